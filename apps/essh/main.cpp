@@ -1,0 +1,44 @@
+#include <fmt/format.h>
+
+#include <exception>
+#include <new>
+
+#include "apps/essh/verbs.h"
+#include "essh/base/error.h"
+#include "essh/base/log.h"
+
+namespace {
+
+int run(int argc, char** argv) {
+  CLI::App app{"essh: train one language model, export any capacity of it, run it anywhere", "essh"};
+  app.set_version_flag("--version", fmt::format("essh {}", ESSH_VERSION));
+  app.require_subcommand(1);
+  app.fallthrough();
+  app.add_flag_callback("-q,--quiet", [] { essh::log::set_level(essh::log::Level::Quiet); }, "only errors and warnings on standard error");
+  app.add_flag_callback("-v,--verbose", [] { essh::log::set_level(essh::log::Level::Verbose); }, "more detail on standard error");
+  essh::verbs::add_all(app);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    const int code = app.exit(error);
+    return code == 0 ? 0 : essh::exit_code(essh::ErrorKind::Usage);
+  }
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    return run(argc, argv);
+  } catch (const essh::Error& error) {
+    fmt::print(stderr, "essh: {}\n", error.what());
+    return essh::exit_code(error.kind());
+  } catch (const std::bad_alloc&) {
+    fmt::print(stderr, "essh: out of memory\n");
+    return essh::exit_code(essh::ErrorKind::OutOfMemory);
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "essh: internal error: {}\n", error.what());
+    return essh::exit_code(essh::ErrorKind::Internal);
+  }
+}

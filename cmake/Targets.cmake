@@ -1,0 +1,44 @@
+add_library(essh_options INTERFACE)
+target_include_directories(essh_options INTERFACE ${PROJECT_SOURCE_DIR}/src)
+target_link_libraries(essh_options INTERFACE Threads::Threads fmt::fmt)
+target_compile_options(essh_options INTERFACE
+  $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wno-sign-conversion -Werror>
+  # errno of libm is never read, and contraction is fixed so that every build of one machine rounds alike.
+  $<$<COMPILE_LANGUAGE:CXX>:-fno-math-errno -ffp-contract=fast>)
+if(ESSH_NATIVE)
+  target_compile_options(essh_options INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-march=native>)
+endif()
+if(ESSH_SANITIZE)
+  target_compile_options(essh_options INTERFACE
+    $<$<COMPILE_LANGUAGE:CXX>:-fsanitize=${ESSH_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer>)
+  target_link_options(essh_options INTERFACE -fsanitize=${ESSH_SANITIZE})
+endif()
+
+# essh_library(FOLDER [LINK targets...]): every source of src/essh/FOLDER as one static library.
+function(essh_library name)
+  cmake_parse_arguments(ARG "" "" "LINK" ${ARGN})
+  file(GLOB sources CONFIGURE_DEPENDS *.cpp cpu/*.cpp)
+  if(ESSH_WITH_CUDA)
+    file(GLOB cuda_sources CONFIGURE_DEPENDS cuda/*.cpp cuda/*.cu)
+    list(APPEND sources ${cuda_sources})
+  endif()
+  if(sources)
+    add_library(essh_${name} STATIC ${sources})
+    target_link_libraries(essh_${name} PUBLIC essh_options ${ARG_LINK})
+  else()
+    add_library(essh_${name} INTERFACE)
+    target_link_libraries(essh_${name} INTERFACE essh_options ${ARG_LINK})
+  endif()
+endfunction()
+
+# essh_test(FOLDER [LINK targets...]): tests/FOLDER/*_test.cpp as one program and one CTest entry per test suite file.
+function(essh_test name)
+  cmake_parse_arguments(ARG "" "" "LINK" ${ARGN})
+  file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/${name}/*_test.cpp)
+  if(sources)
+    add_executable(${name}_test ${sources})
+    target_include_directories(${name}_test PRIVATE ${PROJECT_SOURCE_DIR})
+    target_link_libraries(${name}_test PRIVATE ${ARG_LINK} GTest::gtest_main)
+    add_test(NAME ${name} COMMAND ${name}_test)
+  endif()
+endfunction()

@@ -1,0 +1,182 @@
+#include "essh/base/file.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <cstring>
+
+#include "essh/base/error.h"
+
+namespace essh {
+namespace fs = std::filesystem;
+namespace {
+
+std::atomic<std::uint64_t> io_calls{0};
+std::atomic<std::uint64_t> failing_call{0};
+
+bool injected_failure() {
+  const auto call = ++io_calls;
+  if (call != failing_call.load()) return false;
+  errno = ENOSPC;
+  return true;
+}
+
+std::string reason() { return std::strerror(errno); }
+
+int open_or_fail(const fs::path& path, int flags, const char* purpose) {
+  const int descriptor = ::open(path.c_str(), flags | O_CLOEXEC, 0666);
+  if (descriptor < 0) fail(ErrorKind::BadFile, "{}: cannot open for {}: {}", path.string(), purpose, reason());
+  return descriptor;
+}
+
+std::uint64_t regular_size(int descriptor, const fs::path& path) {
+  struct stat status {};
+  if (::fstat(descriptor, &status) != 0 || !S_ISREG(status.st_mode)) {
+    ::close(descriptor);
+    fail(ErrorKind::BadFile, "{}: not a regular file", path.string());
+  }
+  return static_cast<std::uint64_t>(status.st_size);
+}
+
+}  // namespace
+
+InputFile::InputFile(const fs::path& path) : path_(path), descriptor_(open_or_fail(path, O_RDONLY, "reading")) {
+  size_ = regular_size(descriptor_, path_);
+}
+
+InputFile::InputFile(InputFile&& other) noexcept
+    : path_(std::move(other.path_)), descriptor_(std::exchange(other.descriptor_, -1)), size_(other.size_) {}
+
+InputFile::~InputFile() {
+  if (descriptor_ >= 0) ::close(descriptor_);
+}
+
+void InputFile::read(std::uint64_t offset, std::span<std::byte> out) const {
+  std::size_t done = 0;
+  while (done < out.size()) {
+    const auto got = ::pread(descriptor_, out.data() + done, out.size() - done, static_cast<off_t>(offset + done));
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) fail(ErrorKind::BadFile, "{}: read failed at byte {}: {}", path_.string(), offset + done, reason());
+    if (got == 0) fail(ErrorKind::BadFile, "{}: file ends at byte {}, expected {} more", path_.string(), offset + done, out.size() - done);
+    done += static_cast<std::size_t>(got);
+  }
+}
+
+MappedFile::MappedFile(const fs::path& path) {
+  const int descriptor = open_or_fail(path, O_RDONLY, "reading");
+  const auto size = regular_size(descriptor, path);
+  if (size > 0) {
+    void* address = ::mmap(nullptr, size, PROT_READ, MAP_SHARED, descriptor, 0);
+    if (address == MAP_FAILED) {
+      ::close(descriptor);
+      fail(ErrorKind::BadFile, "{}: cannot map {} bytes: {}", path.string(), size, reason());
+    }
+    bytes_ = {static_cast<const std::byte*>(address), size};
+  }
+  ::close(descriptor);
+}
+
+MappedFile::MappedFile(MappedFile&& other) noexcept : bytes_(std::exchange(other.bytes_, {})) {}
+
+MappedFile::~MappedFile() {
+  if (!bytes_.empty()) ::munmap(const_cast<std::byte*>(bytes_.data()), bytes_.size());
+}
+
+DurableFile::DurableFile(const fs::path& target) : target_(target) {
+  temporary_ = target;
+  temporary_ += fmt::format(".tmp-{}", ::getpid());
+  descriptor_ = open_or_fail(temporary_, O_WRONLY | O_CREAT | O_TRUNC, "writing");
+}
+
+DurableFile::~DurableFile() {
+  if (descriptor_ >= 0) ::close(descriptor_);
+  if (!temporary_.empty()) ::unlink(temporary_.c_str());
+}
+
+void DurableFile::write(std::span<const std::byte> bytes) {
+  std::size_t done = 0;
+  while (done < bytes.size()) {
+    const auto put = injected_failure() ? -1 : ::write(descriptor_, bytes.data() + done, bytes.size() - done);
+    if (put < 0 && errno == EINTR) continue;
+    if (put < 0) fail(ErrorKind::BadFile, "{}: write failed: {}; free some space and try again, nothing was replaced", target_.string(), reason());
+    done += static_cast<std::size_t>(put);
+  }
+  written_ += bytes.size();
+}
+
+void DurableFile::commit() {
+  if (injected_failure() || ::fsync(descriptor_) != 0) fail(ErrorKind::BadFile, "{}: fsync failed: {}", target_.string(), reason());
+  const int descriptor = std::exchange(descriptor_, -1);
+  if (::close(descriptor) != 0) fail(ErrorKind::BadFile, "{}: close failed: {}", target_.string(), reason());
+  if (injected_failure() || ::rename(temporary_.c_str(), target_.c_str()) != 0) {
+    fail(ErrorKind::BadFile, "{}: rename failed: {}", target_.string(), reason());
+  }
+  temporary_.clear();
+  sync_folder(target_.parent_path());
+}
+
+void write_durably(const fs::path& target, std::string_view text) {
+  DurableFile file(target);
+  file.write(text);
+  file.commit();
+}
+
+std::string read_text(const fs::path& path, std::uint64_t limit) {
+  InputFile file(path);
+  if (file.size() > limit) fail(ErrorKind::BadFile, "{}: {} bytes, larger than the limit of {}", path.string(), file.size(), limit);
+  std::string text(file.size(), '\0');
+  file.read(0, std::as_writable_bytes(std::span(text)));
+  return text;
+}
+
+void sync_folder(const fs::path& folder) {
+  const fs::path place = folder.empty() ? fs::path(".") : folder;
+  const int descriptor = open_or_fail(place, O_RDONLY | O_DIRECTORY, "syncing");
+  const bool ok = !injected_failure() && ::fsync(descriptor) == 0;
+  const std::string why = ok ? "" : reason();
+  ::close(descriptor);
+  if (!ok) fail(ErrorKind::BadFile, "{}: fsync of the folder failed: {}", place.string(), why);
+}
+
+void make_folder(const fs::path& folder) {
+  std::error_code status;
+  fs::create_directories(folder, status);
+  if (!fs::is_directory(folder)) {
+    fail(ErrorKind::BadFile, "{}: cannot create the folder: {}", folder.string(), status ? status.message() : "a file of that name exists");
+  }
+}
+
+FileLock::FileLock(const fs::path& path) {
+  descriptor_ = open_or_fail(path, O_RDWR | O_CREAT, "locking");
+  if (::flock(descriptor_, LOCK_EX | LOCK_NB) != 0) {
+    char holder[64] = {};
+    const auto got = ::pread(descriptor_, holder, sizeof holder - 1, 0);
+    ::close(descriptor_);
+    fail(ErrorKind::Usage, "{}: in use by another process{}; wait for it or use another folder", path.string(),
+         got > 0 ? fmt::format(" ({})", holder) : "");
+  }
+  const auto text = fmt::format("pid {}", ::getpid());
+  if (::ftruncate(descriptor_, 0) != 0 || ::pwrite(descriptor_, text.data(), text.size(), 0) < 0) {
+    ::close(descriptor_);
+    fail(ErrorKind::BadFile, "{}: cannot write the lock: {}", path.string(), reason());
+  }
+}
+
+FileLock::~FileLock() {
+  if (descriptor_ >= 0) ::close(descriptor_);
+}
+
+namespace testing {
+std::uint64_t fail_io_call(std::uint64_t k) {
+  const auto calls = io_calls.exchange(0);
+  failing_call = k;
+  return calls;
+}
+}  // namespace testing
+
+}  // namespace essh

@@ -1,0 +1,95 @@
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace essh {
+
+// A file open for reading by position. Never mapped: a file that shrinks under us is an error, not a signal.
+class InputFile {
+ public:
+  explicit InputFile(const std::filesystem::path& path);
+  ~InputFile();
+  InputFile(InputFile&& other) noexcept;
+  InputFile(const InputFile&) = delete;
+  InputFile& operator=(const InputFile&) = delete;
+  InputFile& operator=(InputFile&&) = delete;
+
+  std::uint64_t size() const { return size_; }
+  const std::filesystem::path& path() const { return path_; }
+  // Fills `out` from `offset`; a short read is an error that names the file.
+  void read(std::uint64_t offset, std::span<std::byte> out) const;
+  int descriptor() const { return descriptor_; }
+
+ private:
+  std::filesystem::path path_;
+  int descriptor_ = -1;
+  std::uint64_t size_ = 0;
+};
+
+// A read-only mapping for data whose writer we trust (token shards). The file may not shrink while mapped.
+class MappedFile {
+ public:
+  explicit MappedFile(const std::filesystem::path& path);
+  ~MappedFile();
+  MappedFile(MappedFile&& other) noexcept;
+  MappedFile(const MappedFile&) = delete;
+  MappedFile& operator=(const MappedFile&) = delete;
+  MappedFile& operator=(MappedFile&&) = delete;
+  std::span<const std::byte> bytes() const { return bytes_; }
+
+ private:
+  std::span<const std::byte> bytes_;
+};
+
+// Writes a file that appears whole or not at all: a temporary beside the target, fsync, rename, fsync of the folder.
+// Without commit() the temporary is removed.
+class DurableFile {
+ public:
+  explicit DurableFile(const std::filesystem::path& target);
+  ~DurableFile();
+  DurableFile(const DurableFile&) = delete;
+  DurableFile& operator=(const DurableFile&) = delete;
+
+  void write(std::span<const std::byte> bytes);
+  void write(std::string_view text) { write(std::as_bytes(std::span(text))); }
+  std::uint64_t written() const { return written_; }
+  void commit();
+
+ private:
+  std::filesystem::path target_;
+  std::filesystem::path temporary_;
+  int descriptor_ = -1;
+  std::uint64_t written_ = 0;
+};
+
+void write_durably(const std::filesystem::path& target, std::string_view text);
+// The whole file, refused when larger than `limit` bytes.
+std::string read_text(const std::filesystem::path& path, std::uint64_t limit);
+void sync_folder(const std::filesystem::path& folder);
+// Creates the folder and its parents; an existing file of that name is an error.
+void make_folder(const std::filesystem::path& folder);
+
+// An advisory lock on `path`, held until destruction. Fails at once, naming the holder, when another process has it.
+class FileLock {
+ public:
+  explicit FileLock(const std::filesystem::path& path);
+  ~FileLock();
+  FileLock(const FileLock&) = delete;
+  FileLock& operator=(const FileLock&) = delete;
+
+ private:
+  int descriptor_ = -1;
+};
+
+namespace testing {
+// The k-th write, fsync or rename from now on (1 = the next) fails as on a full disk; 0 switches the fault off.
+// Returns how many such calls have happened since the last call.
+std::uint64_t fail_io_call(std::uint64_t k);
+}  // namespace testing
+
+}  // namespace essh

@@ -1,0 +1,63 @@
+#include "essh/base/progress.h"
+
+#include <fmt/format.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <cstdlib>
+
+#include "essh/base/units.h"
+
+namespace essh {
+
+bool terminal_output() { return ::isatty(STDERR_FILENO) == 1; }
+
+bool colours_wanted() {
+  const char* no_color = std::getenv("NO_COLOR");
+  return terminal_output() && (no_color == nullptr || *no_color == '\0');
+}
+
+Progress::Progress(std::string title, double total, std::string unit, double scale)
+    : title_(std::move(title)), unit_(std::move(unit)), total_(total), scale_(scale), terminal_(terminal_output()),
+      start_(Clock::now()), drawn_(terminal_ ? start_ - std::chrono::hours(1) : start_) {}
+
+Progress::~Progress() {
+  if (!finished_ && terminal_) fmt::print(stderr, "\n");
+}
+
+double Progress::elapsed() const { return std::chrono::duration<double>(Clock::now() - start_).count(); }
+
+void Progress::update(double done, std::string_view note) {
+  if (first_ < 0) first_ = done;
+  done_ = done;
+  const auto now = Clock::now();
+  if (now - drawn_ < (terminal_ ? std::chrono::milliseconds(100) : std::chrono::milliseconds(10000))) return;
+  drawn_ = now;
+  draw(done, note, false);
+}
+
+void Progress::finish(std::string_view note) {
+  draw(done_, note, true);
+  finished_ = true;
+}
+
+void Progress::draw(double done, std::string_view note, bool last) {
+  const double seconds = elapsed();
+  const double rate = seconds > 0 ? (done - (first_ < 0 ? 0 : first_)) / seconds : 0;
+  std::string line = title_;
+  if (total_ > 0) line += fmt::format(" {:3.0f}%", 100.0 * done / total_);
+  line += fmt::format("  {:.4g} {}/s", rate / scale_, unit_);
+  if (last) line += fmt::format("  in {}", format_duration(seconds));
+  else if (total_ > 0 && rate > 0) line += fmt::format("  ETA {}", format_duration((total_ - done) / rate));
+  if (!note.empty()) line += fmt::format("  {}", note);
+  if (terminal_) {
+    winsize size{};
+    const std::size_t width = ::ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
+    fmt::print(stderr, "\r\x1b[K{}{}", line.substr(0, width - 1), last ? "\n" : "");
+  } else {
+    fmt::print(stderr, "{}\n", line);
+  }
+  std::fflush(stderr);
+}
+
+}  // namespace essh

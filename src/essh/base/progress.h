@@ -1,0 +1,43 @@
+#pragma once
+#include <chrono>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace essh {
+
+// A line on standard error: what is done, how fast, how long still. On a terminal it redraws in place ten times a second;
+// in a pipe it prints a plain line every ten seconds. Quiet when `log::Level::Quiet` is set.
+class Progress {
+ public:
+  // `unit` follows the rate ("MB", "tok"); `scale` is what one unit is worth in the counts given to update().
+  Progress(std::string title, double total, std::string unit, double scale = 1.0);
+  ~Progress();
+  Progress(const Progress&) = delete;
+  Progress& operator=(const Progress&) = delete;
+
+  void update(double done, std::string_view note = {});
+  void finish(std::string_view note = {});
+  double elapsed() const;
+
+ private:
+  void draw(double done, std::string_view note, bool last);
+
+  using Clock = std::chrono::steady_clock;
+  std::string title_;
+  std::string unit_;
+  double total_;
+  double scale_;
+  double first_ = -1;
+  double done_ = 0;
+  bool terminal_;
+  bool finished_ = false;
+  Clock::time_point start_;
+  Clock::time_point drawn_;
+};
+
+// Whether standard error is a terminal; escape codes go there only, and colours only without NO_COLOR.
+bool terminal_output();
+bool colours_wanted();
+
+}  // namespace essh

@@ -1,0 +1,64 @@
+#pragma once
+#include <array>
+#include <cmath>
+#include <cstdint>
+#include <numbers>
+
+namespace essh {
+
+// Philox4x32-10: block `counter` of the stream named by `key` is a pure function of both, so a position in a stream is
+// one number and streams of different keys are independent.
+std::array<std::uint32_t, 4> philox(std::array<std::uint32_t, 4> counter, std::array<std::uint32_t, 2> key);
+
+// A sequential reader of one Philox stream. State is (seed, stream, position): trivially saved and restored.
+class Rng {
+ public:
+  explicit Rng(std::uint64_t seed, std::uint64_t stream = 0) : seed_(seed), stream_(stream) {}
+
+  std::uint32_t next() {
+    if (position_ % 4 == 0 || !filled_) refill();
+    return block_[position_++ % 4];
+  }
+  std::uint64_t next64() {
+    const std::uint64_t high = next();
+    return (high << 32) | next();
+  }
+  // Uniform in [0, 1), 53 bits.
+  double uniform() { return static_cast<double>(next64() >> 11) * 0x1p-53; }
+  // Uniform in [0, n), without bias. n > 0.
+  std::uint64_t below(std::uint64_t n) {
+    const std::uint64_t limit = n * (UINT64_MAX / n);
+    std::uint64_t draw;
+    do draw = next64();
+    while (draw >= limit);
+    return draw % n;
+  }
+  // Standard normal (Box-Muller).
+  double normal() {
+    const double radius = std::sqrt(-2.0 * std::log(1.0 - uniform()));
+    return radius * std::cos(2.0 * std::numbers::pi * uniform());
+  }
+
+  std::uint64_t position() const { return position_; }
+  void seek(std::uint64_t position) {
+    position_ = position;
+    filled_ = false;
+  }
+
+ private:
+  void refill() {
+    const std::uint64_t index = position_ / 4;
+    block_ = philox({static_cast<std::uint32_t>(index), static_cast<std::uint32_t>(index >> 32),
+                     static_cast<std::uint32_t>(stream_), static_cast<std::uint32_t>(stream_ >> 32)},
+                    {static_cast<std::uint32_t>(seed_), static_cast<std::uint32_t>(seed_ >> 32)});
+    filled_ = true;
+  }
+
+  std::uint64_t seed_;
+  std::uint64_t stream_;
+  std::uint64_t position_ = 0;
+  bool filled_ = false;
+  std::array<std::uint32_t, 4> block_{};
+};
+
+}  // namespace essh
