@@ -1,0 +1,54 @@
+#include "essh/device/memory.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <new>
+
+#include "essh/base/units.h"
+
+namespace essh {
+namespace {
+constexpr std::size_t kAlignment = 256;
+constexpr std::size_t kArenaBlock = std::size_t{32} << 20;
+
+std::size_t round_up(std::size_t bytes) {
+  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
+}
+}  // namespace
+
+Buffer::Buffer(Device device, std::size_t bytes, const char* purpose) : device_(device), bytes_(bytes) {
+  if (bytes == 0) return;
+  if (device != Device::Cpu) fail(ErrorKind::Unsupported, "{}: this build has no CUDA memory", purpose);
+  data_ = std::aligned_alloc(kAlignment, round_up(bytes));
+  if (data_ == nullptr) {
+    fail(ErrorKind::OutOfMemory, "cannot allocate {} for {}; use a smaller batch, context or capacity",
+         format_bytes(static_cast<double>(bytes)), purpose);
+  }
+}
+
+Buffer::~Buffer() {
+  std::free(data_);
+}
+
+void* Arena::allocate(std::size_t bytes) {
+  bytes = std::max(round_up(bytes), kAlignment);
+  while (at_.block < blocks_.size() && at_.used + bytes > blocks_[at_.block].memory.bytes()) {
+    ++at_.block;
+    at_.used = 0;
+  }
+  if (at_.block == blocks_.size()) {
+    blocks_.push_back({Buffer(device_, std::max(bytes, kArenaBlock), "activations")});
+    at_.used = 0;
+  }
+  void* place = blocks_[at_.block].memory.as<std::byte>() + at_.used;
+  at_.used += bytes;
+  return place;
+}
+
+std::size_t Arena::capacity() const {
+  std::size_t total = 0;
+  for (const auto& block : blocks_) total += block.memory.bytes();
+  return total;
+}
+
+}  // namespace essh

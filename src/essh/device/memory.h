@@ -1,0 +1,82 @@
+#pragma once
+#include <cstddef>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "essh/tensor/matrix.h"
+
+namespace essh {
+
+enum class Device { Cpu, Cuda };
+
+// Bytes owned on one device, aligned to 256. `purpose` appears in the message when they cannot be had.
+class Buffer {
+ public:
+  Buffer() = default;
+  Buffer(Device device, std::size_t bytes, const char* purpose);
+  ~Buffer();
+  Buffer(Buffer&& other) noexcept
+      : device_(other.device_), data_(std::exchange(other.data_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
+  Buffer& operator=(Buffer&& other) noexcept {
+    std::swap(device_, other.device_);
+    std::swap(data_, other.data_);
+    std::swap(bytes_, other.bytes_);
+    return *this;
+  }
+  Buffer(const Buffer&) = delete;
+  Buffer& operator=(const Buffer&) = delete;
+
+  Device device() const { return device_; }
+  std::size_t bytes() const { return bytes_; }
+  template <class T>
+  T* as() const {
+    return static_cast<T*>(data_);
+  }
+
+ private:
+  Device device_ = Device::Cpu;
+  void* data_ = nullptr;
+  std::size_t bytes_ = 0;
+};
+
+// Scratch and activations of one pass: allocation moves a pointer, and everything is given back at once. Grows by whole
+// blocks and keeps them, so that after the first pass nothing is allocated.
+class Arena {
+ public:
+  explicit Arena(Device device) : device_(device) {}
+  Arena(const Arena&) = delete;
+  Arena& operator=(const Arena&) = delete;
+
+  // Uninitialised.
+  template <class T>
+  Matrix<T> matrix(Index rows, Index cols) {
+    return dense(static_cast<T*>(allocate(static_cast<std::size_t>(rows * cols) * sizeof(T))), rows, cols);
+  }
+  template <class T>
+  Vector<T> vector(Index size) {
+    return {static_cast<T*>(allocate(static_cast<std::size_t>(size) * sizeof(T))), size};
+  }
+
+  struct Mark {
+    std::size_t block = 0;
+    std::size_t used = 0;
+  };
+  Mark mark() const { return at_; }
+  // Everything allocated since the mark is free again.
+  void release(Mark mark) { at_ = mark; }
+  void release() { at_ = {}; }
+  std::size_t capacity() const;
+
+ private:
+  void* allocate(std::size_t bytes);
+
+  Device device_;
+  struct Block {
+    Buffer memory;
+  };
+  std::vector<Block> blocks_;
+  Mark at_;
+};
+
+}  // namespace essh

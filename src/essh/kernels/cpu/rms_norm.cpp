@@ -1,0 +1,53 @@
+#include "essh/kernels/rms_norm.h"
+
+#include <cmath>
+
+namespace essh {
+
+template <class T>
+void run(cpu::Stream& stream, const RmsNormForward<T>& op) {
+  stream.pool().split(op.x.rows, [&](Index begin, Index end, int) {
+    for (Index r = begin; r < end; ++r) {
+      const T* x = op.x.row(r);
+      T* y = op.y.row(r);
+      T squares = 0;
+      for (Index c = 0; c < op.x.cols; ++c) squares += x[c] * x[c];
+      const T inverse = T(1) / std::sqrt(squares / static_cast<T>(op.x.cols) + static_cast<T>(op.eps));
+      for (Index c = 0; c < op.x.cols; ++c) y[c] = op.gain[c] * (x[c] * inverse);
+      if (!op.inverse_rms.empty()) op.inverse_rms[r] = inverse;
+    }
+  });
+}
+
+template <class T>
+void run(cpu::Stream& stream, const RmsNormBackward<T>& op) {
+  const Index width = op.x.cols;
+  stream.pool().split(op.x.rows, [&](Index begin, Index end, int) {
+    for (Index r = begin; r < end; ++r) {
+      const T* x = op.x.row(r);
+      const T* d_y = op.d_y.row(r);
+      T* d_x = op.d_x.row(r);
+      T along = 0;
+      for (Index c = 0; c < width; ++c) along += d_y[c] * op.gain[c] * x[c];
+      const T inverse = op.inverse_rms[r];
+      const T shift = along * inverse * inverse * inverse / static_cast<T>(width);
+      for (Index c = 0; c < width; ++c) d_x[c] += inverse * op.gain[c] * d_y[c] - shift * x[c];
+    }
+  });
+  if (op.d_gain.empty()) return;
+  // Column ranges, so that the order of the sum does not depend on the number of threads.
+  stream.pool().split(width, [&](Index begin, Index end, int) {
+    for (Index r = 0; r < op.x.rows; ++r) {
+      const T* x = op.x.row(r);
+      const T* d_y = op.d_y.row(r);
+      for (Index c = begin; c < end; ++c) op.d_gain[c] += d_y[c] * x[c] * op.inverse_rms[r];
+    }
+  });
+}
+
+template void run(cpu::Stream&, const RmsNormForward<float>&);
+template void run(cpu::Stream&, const RmsNormForward<double>&);
+template void run(cpu::Stream&, const RmsNormBackward<float>&);
+template void run(cpu::Stream&, const RmsNormBackward<double>&);
+
+}  // namespace essh

@@ -1,0 +1,212 @@
+#pragma once
+#include <algorithm>
+#include <cmath>
+
+#include "essh/kernels/cpu/small_gemm.h"
+#include "essh/kernels/cpu/vector_math.h"
+#include "essh/kernels/selective_scan.h"
+
+// What the forward and the backward scan share: the factors of one chunk of one channel.
+//
+// With l(j) = j gamma + sum of clocks up to j (j counts from 0 inside the chunk), c = half of the chunk's total decay,
+// and n tokens:
+//   q(j) = read(j)  e^{-(l(j)-c)} (kc cos(theta j) - ks sin(theta j),  kc sin(theta j) + ks cos(theta j))
+//   k(j) = write(j) e^{l(j)-c}    (cos(theta j), sin(theta j))                       G(t,s) = q(t).k(s) for s < t
+//   b(j) = read(j)  e^{-(l(j)+gamma)} (kc cos - ks sin, -(kc sin + ks cos))(theta (j+1))   what the entering state adds
+//   w(j) = write(j) e^{-(l(n-1)-l(j))} (cos, sin)(theta (n-1-j))                     what goes into the leaving state
+// Modes outside the admitted range have q = k = 0 and add their part of G pair by pair, from differences of l alone.
+namespace essh::cpu {
+
+// cos and sin of theta * j for j = 0..kScanChunk, mode by mode.
+template <class T>
+struct RotationTable {
+  T* cosine;
+  T* sine;
+  static constexpr Index kRow = kScanChunk + 1;
+
+  const T* cos_of(Index mode) const { return cosine + mode * kRow; }
+  const T* sin_of(Index mode) const { return sine + mode * kRow; }
+};
+
+template <class T>
+RotationTable<T> make_rotations(Scratch& scratch, ThreadPool& pool, Matrix<const T> frequency) {
+  const Index modes = frequency.rows * frequency.cols;
+  RotationTable<T> table{scratch.take<T>(modes * RotationTable<T>::kRow),
+                         scratch.take<T>(modes * RotationTable<T>::kRow)};
+  pool.split(modes, [&](Index begin, Index end, int) {
+    for (Index mode = begin; mode < end; ++mode) {
+      const auto theta = static_cast<double>(frequency(mode / frequency.cols, mode % frequency.cols));
+      const double c = std::cos(theta), s = std::sin(theta);
+      double x = 1, y = 0;
+      for (Index j = 0; j <= kScanChunk; ++j) {
+        table.cosine[mode * table.kRow + j] = static_cast<T>(x);
+        table.sine[mode * table.kRow + j] = static_cast<T>(y);
+        const double turned = x * c - y * s;
+        y = x * s + y * c;
+        x = turned;
+      }
+    }
+  });
+  return table;
+}
+
+inline double softplus_of(double x) {
+  return std::max(x, 0.0) + std::log1p(std::exp(-std::abs(x)));
+}
+
+// One mode's view of a chunk.
+template <class T>
+struct ChunkMode {
+  bool factored;
+  double gamma;
+  T kappa_cos, kappa_sin, zero_lag;
+  const T* cosine;  // cos(theta j), j = 0..n
+  const T* sine;
+  double* decay;  // l(j)
+  T* write;
+  T* read;
+  T* falling;  // e^{-(l(j)-c)}, factored modes
+  T* entered;  // e^{-(l(j)+gamma)}
+  T* leaving;  // e^{-(l(n-1)-l(j))}
+  T through;   // e^{-(l(n-1)+gamma)}: what is left of the entering state
+};
+
+// All modes of one channel over one chunk. Matrices are [2 modes][kScanChunk], time fastest; g is
+// [kScanChunk][kScanChunk].
+template <class T>
+struct ChunkFactors {
+  Index n = 0;
+  Index modes = 0;
+  ChunkMode<T>* mode;
+  T *q, *k, *b, *w;
+  T* g;
+  T* spare;
+
+  ChunkFactors(Scratch& scratch, Index mode_count) : modes(mode_count) {
+    mode = scratch.take<ChunkMode<T>>(modes);
+    for (Index i = 0; i < modes; ++i) {
+      auto& m = mode[i];
+      m.decay = scratch.take<double>(kScanChunk);
+      for (T** row : {&m.write, &m.read, &m.falling, &m.entered, &m.leaving}) *row = scratch.take<T>(kScanChunk);
+    }
+    for (T** factor : {&q, &k, &b, &w}) *factor = scratch.take<T>(2 * modes * kScanChunk);
+    g = scratch.take<T>(kScanChunk * kScanChunk);
+    spare = scratch.take<T>(kScanChunk);
+  }
+
+  T* row(T* factor, Index mode_index, Index part) const { return factor + (2 * mode_index + part) * kScanChunk; }
+
+  // Fills everything for the tokens [first, first + count) of the given matrices and channel.
+  template <class Op>
+  void compute(const Op& op, const RotationTable<T>& rotations, Index first, Index count, Index channel) {
+    n = count;
+    for (Index i = 0; i < modes; ++i) {
+      auto& m = mode[i];
+      const Index column = channel * modes + i;
+      m.gamma = softplus_of(static_cast<double>(op.modes.decay(channel, i)));
+      m.kappa_cos = op.modes.readout_cos(channel, i);
+      m.kappa_sin = op.modes.readout_sin(channel, i);
+      m.zero_lag = op.modes.zero_lag(channel, i);
+      m.cosine = rotations.cos_of(column);
+      m.sine = rotations.sin_of(column);
+      double clocks = 0;
+      for (Index j = 0; j < n; ++j) {
+        clocks += static_cast<double>(op.clock(first + j, column));
+        m.decay[j] = static_cast<double>(j) * m.gamma + clocks;
+        m.write[j] = op.write(first + j, column);
+        m.read[j] = op.read(first + j, column);
+      }
+      m.factored = static_cast<double>(kScanChunk - 1) * m.gamma + clocks <= op.factor_range;
+      exponentials(m);
+      factors(m, i);
+    }
+    interactions();
+  }
+
+ private:
+  void exponentials(ChunkMode<T>& m) {
+    double argument[kScanChunk];
+    const double last = m.decay[n - 1];
+    m.through = static_cast<T>(std::exp(-(last + m.gamma)));
+    if (m.factored) {
+      const double centre = last / 2;
+      for (Index j = 0; j < n; ++j) argument[j] = centre - m.decay[j];
+      exp_wide(n, argument, m.falling);
+      const auto to_entered = static_cast<T>(std::exp(-(centre + m.gamma))),
+                 to_leaving = static_cast<T>(std::exp(centre - last));
+      for (Index j = 0; j < n; ++j) m.entered[j] = m.falling[j] * to_entered;
+      for (Index j = 0; j < n; ++j) m.leaving[j] = to_leaving / m.falling[j];
+    } else {
+      for (Index j = 0; j < n; ++j) argument[j] = -(m.decay[j] + m.gamma);
+      exp_wide(n, argument, m.entered);
+      for (Index j = 0; j < n; ++j) argument[j] = m.decay[j] - last;
+      exp_wide(n, argument, m.leaving);
+    }
+  }
+
+  void factors(const ChunkMode<T>& m, Index i) {
+    T *q1 = row(q, i, 0), *q2 = row(q, i, 1), *k1 = row(k, i, 0), *k2 = row(k, i, 1);
+    T *b1 = row(b, i, 0), *b2 = row(b, i, 1), *w1 = row(w, i, 0), *w2 = row(w, i, 1);
+    const T *c = m.cosine, *s = m.sine;
+    if (m.factored) {
+      for (Index j = 0; j < n; ++j) {
+        const T target = m.read[j] * m.falling[j], source = m.write[j] / m.falling[j];
+        q1[j] = target * (m.kappa_cos * c[j] - m.kappa_sin * s[j]);
+        q2[j] = target * (m.kappa_cos * s[j] + m.kappa_sin * c[j]);
+        k1[j] = source * c[j];
+        k2[j] = source * s[j];
+      }
+    } else {
+      for (T* zero : {q1, q2, k1, k2}) std::fill_n(zero, n, T(0));
+    }
+    for (Index j = 0; j < n; ++j) {
+      const T target = m.read[j] * m.entered[j], source = m.write[j] * m.leaving[j];
+      b1[j] = target * (m.kappa_cos * c[j + 1] - m.kappa_sin * s[j + 1]);
+      b2[j] = -target * (m.kappa_cos * s[j + 1] + m.kappa_sin * c[j + 1]);
+      w1[j] = source * c[n - 1 - j];
+      w2[j] = source * s[n - 1 - j];
+    }
+  }
+
+  // g: strictly lower part q.k and the direct modes' pairs, diagonal with the zero-lag correction, zero above.
+  void interactions() {
+    for (Index t = 0; t < n; ++t) std::fill_n(g + t * kScanChunk, n, T(0));
+    for (Index t = 0; t < n; t += 8) {
+      const Index rows = std::min<Index>(8, n - t);
+      add_product<T>(rows, t + rows, 2 * modes, {q + t, 1, kScanChunk}, k, kScanChunk, g + t * kScanChunk, kScanChunk);
+    }
+    for (Index i = 0; i < modes; ++i) {
+      const auto& m = mode[i];
+      if (m.factored) continue;
+      for_each_pair(m, [&](Index t, Index s, T base) {
+        g[t * kScanChunk + s] +=
+            m.read[t] * m.write[s] * base * (m.kappa_cos * m.cosine[t - s] - m.kappa_sin * m.sine[t - s]);
+      });
+    }
+    std::fill_n(spare, n, T(0));
+    for (Index i = 0; i < modes; ++i) {
+      const auto& m = mode[i];
+      const T coefficient = (T(1) - m.zero_lag) * m.kappa_cos;
+      for (Index t = 0; t < n; ++t) spare[t] += coefficient * m.read[t] * m.write[t];
+    }
+    for (Index t = 0; t < n; ++t) {
+      g[t * kScanChunk + t] = spare[t];
+      std::fill(g + t * kScanChunk + t + 1, g + t * kScanChunk + n, T(0));
+    }
+  }
+
+ public:
+  // Calls body(t, s, e^{-(l(t)-l(s))}) for s < t of a mode outside the admitted range.
+  template <class Body>
+  void for_each_pair(const ChunkMode<T>& m, const Body& body) const {
+    double argument[kScanChunk];
+    T base[kScanChunk];
+    for (Index t = 1; t < n; ++t) {
+      for (Index s = 0; s < t; ++s) argument[s] = m.decay[s] - m.decay[t];
+      exp_wide(t, argument, base);
+      for (Index s = 0; s < t; ++s) body(t, s, base[s]);
+    }
+  }
+};
+
+}  // namespace essh::cpu

@@ -1,0 +1,102 @@
+#include "essh/kernels/cpu/vector_math.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <numbers>
+
+#ifdef ESSH_HAVE_HWY
+#define HWY_COMPILE_ONLY_STATIC
+#include <hwy/contrib/math/math-inl.h>
+#include <hwy/highway.h>
+#endif
+
+namespace essh::cpu {
+namespace {
+
+#ifdef ESSH_HAVE_HWY
+namespace hn = hwy::HWY_NAMESPACE;
+
+// The tail goes through the same vector code from a padded copy, so a value does not depend on its place.
+template <class Function>
+void apply(Index count, const float* x, float* y, const Function& function) {
+  const hn::ScalableTag<float> d;
+  const auto lanes = static_cast<Index>(hn::Lanes(d));
+  Index i = 0;
+  for (; i + lanes <= count; i += lanes) hn::StoreU(function(d, hn::LoadU(d, x + i)), d, y + i);
+  if (i < count) {
+    HWY_ALIGN float padded[HWY_MAX_BYTES / sizeof(float)] = {};
+    std::copy(x + i, x + count, padded);
+    hn::Store(function(d, hn::Load(d, padded)), d, padded);
+    std::copy(padded, padded + (count - i), y + i);
+  }
+}
+
+void exp_float(Index count, const float* x, float* y) {
+  apply(count, x, y, [](auto d, auto v) { return hn::Exp(d, v); });
+}
+void sigmoid_float(Index count, const float* x, float* y) {
+  apply(count, x, y, [](auto d, auto v) {
+    const auto one = hn::Set(d, 1.0f);
+    return hn::Div(one, hn::Add(one, hn::Exp(d, hn::Neg(v))));
+  });
+}
+void softplus_float(Index count, const float* x, float* y) {
+  apply(count, x, y,
+        [](auto d, auto v) { return hn::Add(hn::Max(v, hn::Zero(d)), hn::Log1p(d, hn::Exp(d, hn::Neg(hn::Abs(v))))); });
+}
+#else
+void exp_float(Index count, const float* x, float* y) {
+  for (Index i = 0; i < count; ++i) y[i] = std::exp(x[i]);
+}
+void sigmoid_float(Index count, const float* x, float* y) {
+  for (Index i = 0; i < count; ++i) y[i] = 1.0f / (1.0f + std::exp(-x[i]));
+}
+void softplus_float(Index count, const float* x, float* y) {
+  for (Index i = 0; i < count; ++i) y[i] = std::max(x[i], 0.0f) + std::log1p(std::exp(-std::abs(x[i])));
+}
+#endif
+
+}  // namespace
+
+void exp(Index count, const float* x, float* y) {
+  exp_float(count, x, y);
+}
+void exp(Index count, const double* x, double* y) {
+  for (Index i = 0; i < count; ++i) y[i] = std::exp(x[i]);
+}
+
+void exp_wide(Index count, const double* x, float* y) {
+  constexpr Index kPiece = 64;
+  float scale[kPiece];
+  for (Index start = 0; start < count; start += kPiece) {
+    const Index n = std::min(kPiece, count - start);
+    for (Index i = 0; i < n; ++i) {
+      // e^x = 2^k e^r: the reduction in double loses nothing, r fits a float.
+      const double k = std::clamp(std::nearbyint(x[start + i] * std::numbers::log2e), -200.0, 127.0);
+      y[start + i] = static_cast<float>(x[start + i] - k * std::numbers::ln2);
+      const auto biased = std::max(static_cast<std::int32_t>(k) + 127, 0);
+      scale[i] = std::bit_cast<float>(biased << 23);
+    }
+    exp_float(n, y + start, y + start);
+    for (Index i = 0; i < n; ++i) y[start + i] *= scale[i];
+  }
+}
+void exp_wide(Index count, const double* x, double* y) {
+  exp(count, x, y);
+}
+
+void sigmoid(Index count, const float* x, float* y) {
+  sigmoid_float(count, x, y);
+}
+void sigmoid(Index count, const double* x, double* y) {
+  for (Index i = 0; i < count; ++i) y[i] = 1.0 / (1.0 + std::exp(-x[i]));
+}
+void softplus(Index count, const float* x, float* y) {
+  softplus_float(count, x, y);
+}
+void softplus(Index count, const double* x, double* y) {
+  for (Index i = 0; i < count; ++i) y[i] = std::max(x[i], 0.0) + std::log1p(std::exp(-std::abs(x[i])));
+}
+
+}  // namespace essh::cpu

@@ -1,0 +1,19 @@
+#pragma once
+#include "essh/tensor/matrix.h"
+
+// Elementary functions over arrays, vectorised for float where Highway is found. y may alias x. Each result depends on
+// its own argument only, never on its place in the array.
+namespace essh::cpu {
+
+void exp(Index count, const float* x, float* y);
+void exp(Index count, const double* x, double* y);
+// The argument in double, the result rounded once: e^x keeps full relative accuracy for large |x|.
+void exp_wide(Index count, const double* x, float* y);
+void exp_wide(Index count, const double* x, double* y);
+void sigmoid(Index count, const float* x, float* y);
+void sigmoid(Index count, const double* x, double* y);
+// log(1 + e^x).
+void softplus(Index count, const float* x, float* y);
+void softplus(Index count, const double* x, double* y);
+
+}  // namespace essh::cpu

@@ -1,0 +1,26 @@
+#pragma once
+#include "essh/device/stream.h"
+
+namespace essh {
+
+// x[r] = table[tokens[r]]. Tokens are inside the table; whoever takes them from outside checks.
+template <class T>
+struct EmbeddingForward {
+  Vector<const std::int32_t> tokens;
+  Matrix<const T> table;  // vocabulary x width
+  Matrix<T> x;            // (=)
+};
+
+template <class T>
+struct EmbeddingBackward {
+  Vector<const std::int32_t> tokens;
+  Matrix<const T> d_x;
+  Matrix<Wide<T>> d_table;  // (+=)
+};
+
+template <class T>
+void run(cpu::Stream&, const EmbeddingForward<T>&);
+template <class T>
+void run(cpu::Stream&, const EmbeddingBackward<T>&);
+
+}  // namespace essh

@@ -1,0 +1,23 @@
+#pragma once
+#include "essh/device/stream.h"
+
+namespace essh {
+
+enum class Transpose { No, Yes };
+
+// c = alpha * op(a) * op(b) + beta * c. With beta 0, c is not read. c aliases neither a nor b.
+template <class T, class Out = T>
+struct Gemm {
+  Matrix<const T> a;
+  Matrix<const T> b;
+  Matrix<Out> c;
+  Transpose transpose_a = Transpose::No;
+  Transpose transpose_b = Transpose::No;
+  double alpha = 1;
+  double beta = 0;
+};
+
+template <class T, class Out>
+void run(cpu::Stream&, const Gemm<T, Out>&);
+
+}  // namespace essh

@@ -1,0 +1,95 @@
+#pragma once
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "essh/device/stream.h"
+
+namespace essh {
+
+// The recurrence of one mode i of channel k, with rho = exp(-gamma), gamma = softplus(decay):
+//   H(t) = rho e^{-clock(t)} R(theta) H(t-1) + write(t) e1 v_k(t)^T           H in R^{2 x P}
+//   z_k(t) = sum_i read(t) (H(t)^T kappa - zero_lag write(t) kappa_c v_k(t))   kappa = (kappa_c, -kappa_s)
+// A state is stored as [channel][mode][2][P], one row per sequence.
+
+inline constexpr Index kScanChunk = 64;
+
+// The modal tables of the retained channels, all channels x modes.
+template <class W>
+struct Modes {
+  Matrix<W> decay, frequency, readout_cos, readout_sin, zero_lag;
+
+  Modes first(Index channels) const {
+    return {decay.top(channels), frequency.top(channels), readout_cos.top(channels), readout_sin.top(channels),
+            zero_lag.top(channels)};
+  }
+  operator Modes<const W>() const requires(!std::is_const_v<W>) {
+    return {decay, frequency, readout_cos, readout_sin, zero_lag};
+  }
+};
+
+// Largest accumulated decay of a chunk for which the endpoint factors e^{-(l(t)-c)} and e^{l(s)-c}, centred at half of
+// it, stay inside the range of W with a margin: 2 E_safe of the paper's admission test. The test is made for each
+// sequence, chunk and mode by itself, so what a sequence computes never depends on its neighbours in the batch.
+template <class W>
+double admitted_decay() {
+  constexpr double kMargin = 2e-3;
+  const double largest = std::log(static_cast<double>(std::numeric_limits<W>::max())) + std::log(kMargin);
+  const double smallest = -(std::log(static_cast<double>(std::numeric_limits<W>::min())) - std::log(kMargin));
+  return 2 * std::min(largest, smallest);
+}
+
+// Chunked evaluation of `length` tokens of each sequence.
+template <class T>
+struct SelectiveScanForward {
+  Index sequences, length, width;            // rows are sequence-major: token t of sequence b is row b * length + t
+  Matrix<const T> v;                         // tokens x (channels * width)
+  Matrix<const Wide<T>> write, read, clock;  // tokens x (channels * modes)
+  Modes<const Wide<T>> modes;
+  Matrix<const Wide<T>> entering;  // sequences x state, or empty for zero
+  Matrix<T> z;                     // (=) tokens x (channels * width); does not alias v
+  Matrix<Wide<T>> boundary;  // (=) (sequences * chunks) x state entering each chunk, kept for backward; may be empty
+  Matrix<Wide<T>> leaving;   // (=) sequences x state after the last token; may be empty, may alias entering
+  double factor_range = admitted_decay<Wide<T>>();
+};
+
+// `boundary` comes from the forward pass. Gradients of inputs are (=), those of the modal tables (+=).
+template <class T>
+struct SelectiveScanBackward {
+  Index sequences, length, width;
+  Matrix<const T> v;
+  Matrix<const Wide<T>> write, read, clock;
+  Modes<const Wide<T>> modes;
+  Matrix<const Wide<T>> boundary;
+  Matrix<const T> d_z;
+  Matrix<const Wide<T>> d_leaving;           // or empty for zero
+  Matrix<T> d_v;                             // (=)
+  Matrix<Wide<T>> d_write, d_read, d_clock;  // (=)
+  Modes<Wide<T>> d_modes;                    // (+=)
+  Matrix<Wide<T>> d_entering;                // (=) may be empty
+  double factor_range = admitted_decay<Wide<T>>();
+};
+
+// One token of each sequence.
+template <class T>
+struct SelectiveStep {
+  Index width;
+  Matrix<const T> v;                         // sequences x (channels * width)
+  Matrix<const Wide<T>> write, read, clock;  // sequences x (channels * modes)
+  Modes<const Wide<T>> modes;
+  Matrix<Wide<T>> state;  // (in, out) sequences x state
+  Matrix<T> z;            // (=) sequences x (channels * width)
+};
+
+inline Index scan_chunks(Index length) {
+  return (length + kScanChunk - 1) / kScanChunk;
+}
+
+template <class T>
+void run(cpu::Stream&, const SelectiveScanForward<T>&);
+template <class T>
+void run(cpu::Stream&, const SelectiveScanBackward<T>&);
+template <class T>
+void run(cpu::Stream&, const SelectiveStep<T>&);
+
+}  // namespace essh

@@ -1,0 +1,25 @@
+#pragma once
+#include "essh/device/stream.h"
+
+namespace essh {
+
+// hidden = silu(gate) * up, silu(x) = x sigmoid(x).
+template <class T>
+struct SwigluForward {
+  Matrix<const T> gate, up;  // tokens x n
+  Matrix<T> hidden;          // (=) may alias gate or up
+};
+
+template <class T>
+struct SwigluBackward {
+  Matrix<const T> gate, up;
+  Matrix<const T> d_hidden;
+  Matrix<T> d_gate, d_up;  // (=) may alias gate and up, or d_hidden (one of them)
+};
+
+template <class T>
+void run(cpu::Stream&, const SwigluForward<T>&);
+template <class T>
+void run(cpu::Stream&, const SwigluBackward<T>&);
+
+}  // namespace essh

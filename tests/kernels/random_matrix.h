@@ -1,0 +1,39 @@
+#pragma once
+#include <cmath>
+#include <vector>
+
+#include "essh/base/rng.h"
+#include "essh/tensor/matrix.h"
+
+namespace essh {
+
+// A matrix with a stride wider than its columns; the gap holds NaN, so a kernel that strays shows at once.
+template <class T>
+struct StridedMatrix {
+  std::vector<T> storage;
+  Matrix<T> view;
+
+  StridedMatrix(Index rows, Index cols, Index gap = 3)
+      : storage(static_cast<std::size_t>(rows * (cols + gap)), T(NAN)) {
+    view = {storage.data(), rows, cols, cols + gap};
+    fill([] { return 0.0; });
+  }
+  StridedMatrix(const StridedMatrix& other) : storage(other.storage), view(other.view) { view.data = storage.data(); }
+  StridedMatrix& operator=(const StridedMatrix&) = delete;
+
+  template <class Draw>
+  StridedMatrix& fill(const Draw& draw) {
+    for (Index r = 0; r < view.rows; ++r) {
+      for (Index c = 0; c < view.cols; ++c) view(r, c) = static_cast<T>(draw());
+    }
+    return *this;
+  }
+  StridedMatrix& normal(Rng& rng, double scale = 1, double shift = 0) {
+    return fill([&] { return shift + scale * rng.normal(); });
+  }
+  StridedMatrix& uniform(Rng& rng, double low, double high) {
+    return fill([&] { return low + (high - low) * rng.uniform(); });
+  }
+};
+
+}  // namespace essh
