@@ -1,0 +1,151 @@
+#include "essh/model/model.h"
+
+#include "essh/kernels/copy.h"
+#include "essh/kernels/embedding.h"
+#include "essh/kernels/gemm.h"
+#include "essh/kernels/rms_norm.h"
+
+namespace essh {
+
+template <class T>
+Model<T>::Model(const ModelConfig& config)
+    : config_(config),
+      layout_(config),
+      embedding_(layout_.find(-1, "model.embed_tokens.weight")),
+      last_gain_(layout_.find(-1, "model.norm.weight")) {
+  for (Index layer = 0; layer < config_.num_hidden_layers; ++layer) {
+    blocks_.push_back({layout_.find(layer, "input_layernorm.weight"),
+                       layout_.find(layer, "post_attention_layernorm.weight"), make_mixer<T>(config_, layout_, layer),
+                       FeedForward<T>(layout_, layer)});
+  }
+}
+
+template <class T>
+Matrix<T> Model<T>::norm(const Pass& pass, const Weights<T>& weights, std::size_t gain, Matrix<const T> x, Matrix<T> y,
+                         Vector<W> inverse_rms) const {
+  launch(pass.stream,
+         RmsNormForward<T>{
+             .x = x, .gain = weights.vector(gain), .y = y, .inverse_rms = inverse_rms, .eps = config_.rms_norm_eps});
+  return y;
+}
+
+template <class T>
+Matrix<T> Model<T>::forward(const Pass& pass, const Weights<T>& weights, Vector<const std::int32_t> tokens,
+                            Tape* tape) const {
+  const Index rows = pass.tokens(), width = config_.hidden_size;
+  const auto u = pass.arena.matrix<T>(rows, width);
+  auto x = pass.arena.matrix<T>(rows, width);
+  launch(pass.stream, EmbeddingForward<T>{.tokens = tokens, .table = weights.matrix(embedding_), .x = x});
+  // With a tape every block works on a copy of the residual, and what it entered with is kept.
+  const auto fork = [&](Matrix<T> from) {
+    const auto to = pass.arena.matrix<T>(rows, width);
+    launch(pass.stream, Copy<T>{.from = from, .to = to});
+    return to;
+  };
+  for (const auto& block : blocks_) {
+    BlockTape kept;
+    const auto block_mark = pass.arena.mark();
+    if (tape) {
+      kept.x = x;
+      kept.inverse_rms = pass.arena.vector<W>(rows);
+      kept.inverse_rms_mixed = pass.arena.vector<W>(rows);
+      x = fork(x);
+    }
+    norm(pass, weights, block.mixer_gain, x, u, kept.inverse_rms);
+    block.mixer->forward(pass, weights, u, x, tape ? &kept.mixer : nullptr);
+    if (tape) {
+      kept.x_mixed = x;
+      x = fork(x);
+    }
+    norm(pass, weights, block.feed_forward_gain, x, u, kept.inverse_rms_mixed);
+    block.feed_forward.forward(pass, weights, u, x, tape ? &kept.feed_forward : nullptr);
+    if (tape)
+      tape->blocks.push_back(std::move(kept));
+    else
+      pass.arena.release(block_mark);
+  }
+  Vector<W> inverse_rms;
+  if (tape) {
+    tape->x = x;
+    inverse_rms = tape->inverse_rms = pass.arena.vector<W>(rows);
+  }
+  return norm(pass, weights, last_gain_, x, u, inverse_rms);
+}
+
+template <class T>
+void Model<T>::backward(const Pass& pass, const Weights<T>& weights, const Gradients<T>& gradients,
+                        Vector<const std::int32_t> tokens, const Tape& tape, Matrix<const T> d_hidden) const {
+  const Index rows = pass.tokens(), width = config_.hidden_size;
+  const auto mark = pass.arena.mark();
+  const auto like_x = [&] { return pass.arena.matrix<T>(rows, width); };
+  const auto d_x = like_x(), d_u = like_x(), u = like_x();
+  const auto norm_backward = [&](std::size_t gain, Matrix<const T> x, Vector<const W> inverse_rms,
+                                 Matrix<const T> d_y) {
+    launch(pass.stream, RmsNormBackward<T>{.x = x,
+                                           .gain = weights.vector(gain),
+                                           .inverse_rms = inverse_rms,
+                                           .d_y = d_y,
+                                           .d_x = d_x,
+                                           .d_gain = gradients.vector(gain)});
+  };
+  launch(pass.stream, Fill<T>{.x = d_x, .value = 0});
+  norm_backward(last_gain_, tape.x, tape.inverse_rms, d_hidden);
+  for (std::size_t i = blocks_.size(); i-- > 0;) {
+    const auto& block = blocks_[i];
+    const auto& kept = tape.blocks[i];
+    norm(pass, weights, block.feed_forward_gain, kept.x_mixed, u, {});
+    block.feed_forward.backward(pass, weights, gradients, u, d_x, kept.feed_forward, d_u);
+    norm_backward(block.feed_forward_gain, kept.x_mixed, kept.inverse_rms_mixed, d_u);
+    norm(pass, weights, block.mixer_gain, kept.x, u, {});
+    block.mixer->backward(pass, weights, gradients, u, d_x, *kept.mixer, d_u);
+    norm_backward(block.mixer_gain, kept.x, kept.inverse_rms, d_u);
+  }
+  launch(pass.stream, EmbeddingBackward<T>{.tokens = tokens, .d_x = d_x, .d_table = gradients.matrix(embedding_)});
+  pass.arena.release(mark);
+}
+
+template <class T>
+void Model<T>::head(const Pass& pass, const Weights<T>& weights, Matrix<const T> hidden, Matrix<T> logits) const {
+  launch(pass.stream,
+         Gemm<T>{.a = hidden, .b = weights.matrix(embedding_), .c = logits, .transpose_b = Transpose::Yes});
+}
+
+template <class T>
+void Model<T>::head_backward(const Pass& pass, const Weights<T>& weights, const Gradients<T>& gradients,
+                             Matrix<const T> hidden, Matrix<const T> d_logits, Matrix<T> d_hidden) const {
+  launch(pass.stream, Gemm<T>{.a = d_logits, .b = weights.matrix(embedding_), .c = d_hidden});
+  launch(pass.stream,
+         Gemm<T, W>{
+             .a = d_logits, .b = hidden, .c = gradients.matrix(embedding_), .transpose_a = Transpose::Yes, .beta = 1});
+}
+
+template <class T>
+Index Model<T>::state_size(Capacity capacity) const {
+  Index size = 0;
+  for (const auto& block : blocks_) size += block.mixer->state_size(capacity);
+  return size;
+}
+
+template <class T>
+Matrix<T> Model<T>::extend(const Pass& pass, const Weights<T>& weights, Vector<const std::int32_t> tokens,
+                           Matrix<W> state, Vector<const Index> positions) const {
+  const auto u = pass.arena.matrix<T>(pass.tokens(), config_.hidden_size),
+             x = pass.arena.matrix<T>(pass.tokens(), config_.hidden_size);
+  launch(pass.stream, EmbeddingForward<T>{.tokens = tokens, .table = weights.matrix(embedding_), .x = x});
+  Index first = 0;
+  for (const auto& block : blocks_) {
+    const auto mark = pass.arena.mark();
+    const Index size = block.mixer->state_size(pass.capacity);
+    block.mixer->extend(pass, weights, norm(pass, weights, block.mixer_gain, x, u, {}), x,
+                        state.block(0, state.rows, first, size), positions);
+    block.feed_forward.forward(pass, weights, norm(pass, weights, block.feed_forward_gain, x, u, {}), x, nullptr);
+    pass.arena.release(mark);
+    first += size;
+  }
+  return norm(pass, weights, last_gain_, x, u, {});
+}
+
+template class Model<float>;
+template class Model<double>;
+
+}  // namespace essh

@@ -1,0 +1,72 @@
+#pragma once
+#include <memory>
+#include <vector>
+
+#include "essh/model/feed_forward.h"
+#include "essh/model/mixer.h"
+
+namespace essh {
+
+// The model as the paper draws it: embedding, blocks of norm, mixer, residual, norm, feed-forward, residual, a last
+// norm, and the embedding again as output head. Holds shapes only; weights, gradients and states are given to each
+// call.
+template <class T>
+class Model {
+  using W = Wide<T>;
+
+ public:
+  explicit Model(const ModelConfig& config);
+
+  const ModelConfig& config() const { return config_; }
+  const ParameterLayout& layout() const { return layout_; }
+
+  // What a forward pass keeps for its backward pass, in the pass's arena.
+  struct BlockTape {
+    Matrix<T> x, x_mixed;  // entering the block, and after the mixer
+    Vector<W> inverse_rms, inverse_rms_mixed;
+    std::unique_ptr<MixerTape> mixer;
+    typename FeedForward<T>::Tape feed_forward;
+  };
+  struct Tape {
+    std::vector<BlockTape> blocks;
+    Matrix<T> x;
+    Vector<W> inverse_rms;
+  };
+
+  // Last hidden states after the final norm, tokens x width, in the arena. Sequences start from nothing. Without a
+  // tape, scratch is given back block by block.
+  Matrix<T> forward(const Pass& pass, const Weights<T>& weights, Vector<const std::int32_t> tokens, Tape* tape) const;
+  // Adds the gradients of everything but the head's product, given d_hidden of the result of forward. Uses up the tape.
+  void backward(const Pass& pass, const Weights<T>& weights, const Gradients<T>& gradients,
+                Vector<const std::int32_t> tokens, const Tape& tape, Matrix<const T> d_hidden) const;
+
+  // logits = hidden E^T, rows x vocabulary.
+  void head(const Pass& pass, const Weights<T>& weights, Matrix<const T> hidden, Matrix<T> logits) const;
+  // d_hidden = d_logits E; E's gradient += d_logits^T hidden.
+  void head_backward(const Pass& pass, const Weights<T>& weights, const Gradients<T>& gradients, Matrix<const T> hidden,
+                     Matrix<const T> d_logits, Matrix<T> d_hidden) const;
+
+  // Elements of recurrent state per sequence at a capacity. All zeros is the state before the first token.
+  Index state_size(Capacity capacity) const;
+  // Like forward for `length` more tokens of sequences whose states (one row each) stand at `positions`. The states
+  // advance.
+  Matrix<T> extend(const Pass& pass, const Weights<T>& weights, Vector<const std::int32_t> tokens, Matrix<W> state,
+                   Vector<const Index> positions) const;
+
+ private:
+  struct Block {
+    std::size_t mixer_gain, feed_forward_gain;
+    std::unique_ptr<Mixer<T>> mixer;
+    FeedForward<T> feed_forward;
+  };
+  // y = norm(x); returns y.
+  Matrix<T> norm(const Pass& pass, const Weights<T>& weights, std::size_t gain, Matrix<const T> x, Matrix<T> y,
+                 Vector<W> inverse_rms) const;
+
+  ModelConfig config_;
+  ParameterLayout layout_;
+  std::size_t embedding_, last_gain_;
+  std::vector<Block> blocks_;
+};
+
+}  // namespace essh

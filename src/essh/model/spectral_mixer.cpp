@@ -1,0 +1,297 @@
+#include "essh/model/spectral_mixer.h"
+
+#include <cmath>
+
+#include "essh/kernels/gates.h"
+#include "essh/kernels/gemm.h"
+#include "essh/kernels/selective_scan.h"
+#include "essh/kernels/value_blend.h"
+
+namespace essh {
+namespace {
+
+template <class T>
+struct SpectralTape : MixerTape {
+  Matrix<T> v0, z;
+  Matrix<Wide<T>> write, read, clock, boundary;
+};
+
+template <class T>
+class SpectralMixer : public Mixer<T> {
+  using W = Wide<T>;
+
+ public:
+  SpectralMixer(const ModelConfig& config, const ParameterLayout& layout, Index layer)
+      : config_(config), modes_(config.spectral_modes), width_(config.channel_width) {
+    const auto find = [&](const char* name) { return layout.find(layer, name); };
+    value_ = find("mixer.value_proj.weight");
+    write_ = find("mixer.write_proj.weight");
+    read_ = find("mixer.read_proj.weight");
+    clock_ = find("mixer.clock_proj.weight");
+    write_bias_ = find("mixer.write_proj.bias");
+    read_bias_ = find("mixer.read_proj.bias");
+    clock_bias_ = find("mixer.clock_proj.bias");
+    decay_ = find("mixer.decay");
+    frequency_ = find("mixer.frequency");
+    readout_cos_ = find("mixer.readout_cos");
+    readout_sin_ = find("mixer.readout_sin");
+    zero_lag_ = find("mixer.zero_lag");
+    blend_ = find("mixer.value_blend");
+    out_ = find("mixer.out_proj.weight");
+  }
+
+  void forward(const Pass& pass, const Weights<T>& weights, Matrix<const T> u, Matrix<T> x,
+               std::unique_ptr<MixerTape>* tape) const override {
+    const Index state = state_size(pass.capacity);
+    auto kept = std::make_unique<SpectralTape<T>>();
+    project(pass, weights, u, *kept);
+    kept->boundary = tape ? pass.arena.matrix<W>(pass.sequences * scan_chunks(pass.length), state) : Matrix<W>{};
+    const auto mark = pass.arena.mark();
+    launch(pass.stream, SelectiveScanForward<T>{.sequences = pass.sequences,
+                                                .length = pass.length,
+                                                .width = width_,
+                                                .v = blended(pass, weights, *kept),
+                                                .write = kept->write,
+                                                .read = kept->read,
+                                                .clock = kept->clock,
+                                                .modes = tables(weights, pass.capacity),
+                                                .entering = {},
+                                                .z = kept->z,
+                                                .boundary = kept->boundary,
+                                                .leaving = {}});
+    add_output(pass, weights, kept->z, x);
+    if (!tape) return;
+    pass.arena.release(mark);
+    *tape = std::move(kept);
+  }
+
+  void backward(const Pass& pass, const Weights<T>& weights, const Gradients<T>& gradients, Matrix<const T> u,
+                Matrix<const T> d_x, const MixerTape& tape, Matrix<T> d_u) const override {
+    const auto& kept = static_cast<const SpectralTape<T>&>(tape);
+    const Index channels = pass.capacity.channels, values = channels * width_, rows = channels * modes_,
+                tokens = pass.tokens();
+    const double scale = pass.mixer_gradient_scale, out_scale = 1 / std::sqrt(static_cast<double>(channels));
+    const auto mark = pass.arena.mark();
+
+    const auto d_z = pass.arena.matrix<T>(tokens, values);
+    launch(pass.stream, Gemm<T>{.a = d_x, .b = weights.matrix(out_).left(values), .c = d_z, .alpha = out_scale});
+    launch(pass.stream, Gemm<T, W>{.a = d_x,
+                                   .b = kept.z,
+                                   .c = gradients.matrix(out_).left(values),
+                                   .transpose_a = Transpose::Yes,
+                                   .alpha = out_scale * scale,
+                                   .beta = 1});
+
+    const auto d_v = pass.arena.matrix<T>(tokens, values);
+    const auto d_write = pass.arena.matrix<W>(tokens, rows), d_read = pass.arena.matrix<W>(tokens, rows),
+               d_clock = pass.arena.matrix<W>(tokens, rows);
+    launch(pass.stream, SelectiveScanBackward<T>{.sequences = pass.sequences,
+                                                 .length = pass.length,
+                                                 .width = width_,
+                                                 .v = blended(pass, weights, kept),
+                                                 .write = kept.write,
+                                                 .read = kept.read,
+                                                 .clock = kept.clock,
+                                                 .modes = tables(weights, pass.capacity),
+                                                 .boundary = kept.boundary,
+                                                 .d_z = d_z,
+                                                 .d_leaving = {},
+                                                 .d_v = d_v,
+                                                 .d_write = d_write,
+                                                 .d_read = d_read,
+                                                 .d_clock = d_clock,
+                                                 .d_modes = table_gradients(gradients, pass.capacity),
+                                                 .d_entering = {}});
+    launch(pass.stream, ValueBlendBackward<T>{.v0 = kept.v0,
+                                              .blend = weights.vector(blend_).first(channels),
+                                              .d_v = d_v,
+                                              .d_v0 = d_v,
+                                              .d_blend = gradients.vector(blend_).first(channels),
+                                              .width = width_,
+                                              .eps = config_.value_norm_eps});
+    launch(pass.stream, GatesBackward<W>{.write = kept.write,
+                                         .read = kept.read,
+                                         .clock = kept.clock,
+                                         .d_write = d_write,
+                                         .d_read = d_read,
+                                         .d_clock = d_clock,
+                                         .d_write_bias = gradients.vector(write_bias_).first(rows),
+                                         .d_read_bias = gradients.vector(read_bias_).first(rows),
+                                         .d_clock_bias = gradients.vector(clock_bias_).first(rows)});
+
+    double beta = 0;
+    const auto project_back = [&](std::size_t weight, Matrix<const T> d_out) {
+      launch(pass.stream, Gemm<T, W>{.a = d_out,
+                                     .b = u,
+                                     .c = gradients.matrix(weight).top(d_out.cols),
+                                     .transpose_a = Transpose::Yes,
+                                     .alpha = scale,
+                                     .beta = 1});
+      launch(pass.stream, Gemm<T>{.a = d_out, .b = weights.matrix(weight).top(d_out.cols), .c = d_u, .beta = beta});
+      beta = 1;
+    };
+    project_back(value_, d_v);
+    project_back(write_, d_write);
+    project_back(read_, d_read);
+    project_back(clock_, d_clock);
+    pass.arena.release(mark);
+  }
+
+  Index state_size(Capacity capacity) const override { return spectral_mixer_state(config_, capacity); }
+
+  void extend(const Pass& pass, const Weights<T>& weights, Matrix<const T> u, Matrix<T> x, Matrix<W> state,
+              Vector<const Index>) const override {
+    SpectralTape<T> kept;
+    project(pass, weights, u, kept);
+    const auto v = blended(pass, weights, kept);
+    const auto modes = tables(weights, pass.capacity);
+    if (pass.length == 1) {
+      launch(pass.stream, SelectiveStep<T>{.width = width_,
+                                           .v = v,
+                                           .write = kept.write,
+                                           .read = kept.read,
+                                           .clock = kept.clock,
+                                           .modes = modes,
+                                           .state = state,
+                                           .z = kept.z});
+    } else {
+      launch(pass.stream, SelectiveScanForward<T>{.sequences = pass.sequences,
+                                                  .length = pass.length,
+                                                  .width = width_,
+                                                  .v = v,
+                                                  .write = kept.write,
+                                                  .read = kept.read,
+                                                  .clock = kept.clock,
+                                                  .modes = modes,
+                                                  .entering = state,
+                                                  .z = kept.z,
+                                                  .boundary = {},
+                                                  .leaving = state});
+    }
+    add_output(pass, weights, kept.z, x);
+  }
+
+ private:
+  // Everything before the scan: v0 and the gates, and room for z.
+  void project(const Pass& pass, const Weights<T>& weights, Matrix<const T> u, SpectralTape<T>& kept) const {
+    const Index channels = pass.capacity.channels, values = channels * width_, rows = channels * modes_,
+                tokens = pass.tokens();
+    kept.v0 = pass.arena.matrix<T>(tokens, values);
+    kept.z = pass.arena.matrix<T>(tokens, values);
+    const auto linear = [&](std::size_t weight, auto out) {
+      launch(pass.stream,
+             Gemm<T, W>{.a = u, .b = weights.matrix(weight).top(out.cols), .c = out, .transpose_b = Transpose::Yes});
+    };
+    linear(value_, kept.v0);
+    for (const auto& [gate, weight] :
+         {std::pair{&kept.write, write_}, std::pair{&kept.read, read_}, std::pair{&kept.clock, clock_}}) {
+      *gate = pass.arena.matrix<W>(tokens, rows);
+      linear(weight, *gate);
+    }
+    launch(pass.stream, GatesForward<W>{.write = kept.write,
+                                        .read = kept.read,
+                                        .clock = kept.clock,
+                                        .write_bias = weights.vector(write_bias_).first(rows),
+                                        .read_bias = weights.vector(read_bias_).first(rows),
+                                        .clock_bias = weights.vector(clock_bias_).first(rows)});
+  }
+
+  Matrix<T> blended(const Pass& pass, const Weights<T>& weights, const SpectralTape<T>& kept) const {
+    const auto v = pass.arena.matrix<T>(kept.v0.rows, kept.v0.cols);
+    launch(pass.stream, ValueBlendForward<T>{.v0 = kept.v0,
+                                             .blend = weights.vector(blend_).first(pass.capacity.channels),
+                                             .v = v,
+                                             .width = width_,
+                                             .eps = config_.value_norm_eps});
+    return v;
+  }
+
+  void add_output(const Pass& pass, const Weights<T>& weights, Matrix<const T> z, Matrix<T> x) const {
+    launch(pass.stream, Gemm<T>{.a = z,
+                                .b = weights.matrix(out_).left(z.cols),
+                                .c = x,
+                                .transpose_b = Transpose::Yes,
+                                .alpha = 1 / std::sqrt(static_cast<double>(pass.capacity.channels)),
+                                .beta = 1});
+  }
+
+  Modes<const W> tables(const Weights<T>& w, Capacity capacity) const {
+    return Modes<const W>{w.table(decay_), w.table(frequency_), w.table(readout_cos_), w.table(readout_sin_),
+                          w.table(zero_lag_)}
+        .first(capacity.channels);
+  }
+  Modes<W> table_gradients(const Gradients<T>& g, Capacity capacity) const {
+    return Modes<W>{g.matrix(decay_), g.matrix(frequency_), g.matrix(readout_cos_), g.matrix(readout_sin_),
+                    g.matrix(zero_lag_)}
+        .first(capacity.channels);
+  }
+
+  ModelConfig config_;
+  Index modes_, width_;
+  std::size_t value_, write_, read_, clock_, write_bias_, read_bias_, clock_bias_;
+  std::size_t decay_, frequency_, readout_cos_, readout_sin_, zero_lag_, blend_, out_;
+};
+
+}  // namespace
+
+std::vector<ModelTensor> spectral_mixer_tensors(const ModelConfig& c) {
+  const Index d = c.hidden_size, channels = c.spectral_channels, modes = c.spectral_modes, width = c.channel_width;
+  const Axis by_value{Elastic::Channels, width}, by_mode{Elastic::Channels, modes}, by_channel{Elastic::Channels, 1};
+  std::vector<ModelTensor> list;
+  list.push_back({.name = "mixer.value_proj.weight", .rows = channels * width, .cols = d, .row_axis = by_value});
+  for (const char* gate : {"write", "read", "clock"}) {
+    const bool clock = std::string_view(gate) == "clock";
+    list.push_back({.name = fmt::format("mixer.{}_proj.weight", gate),
+                    .rows = channels * modes,
+                    .cols = d,
+                    .row_axis = by_mode,
+                    .initial = Initial::Zero});
+    list.push_back({.name = fmt::format("mixer.{}_proj.bias", gate),
+                    .rank = 1,
+                    .rows = channels * modes,
+                    .row_axis = by_mode,
+                    .initial = clock ? Initial::ClockBias : Initial::Zero,
+                    .role = Role::Bias});
+  }
+  const auto table = [&](const char* name, Initial initial, Role role) {
+    list.push_back(
+        {.name = name, .rows = channels, .cols = modes, .row_axis = by_channel, .initial = initial, .role = role});
+  };
+  table("mixer.decay", Initial::Decay, Role::Modal);
+  table("mixer.frequency", Initial::Frequency, Role::Modal);
+  table("mixer.readout_cos", Initial::ReadoutCos, Role::Modal);
+  table("mixer.readout_sin", Initial::ReadoutSin, Role::Modal);
+  table("mixer.zero_lag", Initial::ZeroLag, Role::ZeroLag);
+  list.push_back({.name = "mixer.value_blend",
+                  .rank = 1,
+                  .rows = channels,
+                  .row_axis = by_channel,
+                  .initial = Initial::Zero,
+                  .role = Role::Blend});
+  list.push_back({.name = "mixer.out_proj.weight",
+                  .rows = d,
+                  .cols = channels * width,
+                  .col_axis = by_value,
+                  .initial = Initial::NormalOut});
+  return list;
+}
+
+Index spectral_mixer_state(const ModelConfig& c, Capacity capacity) {
+  return 2 * capacity.channels * c.spectral_modes * c.channel_width;
+}
+
+Index spectral_mixer_work(const ModelConfig& c, Capacity capacity) {
+  const Index projections = 2 * c.hidden_size * c.channel_width + 3 * c.hidden_size * c.spectral_modes;
+  // Per mode and value: four for the rotation, one for the write, two for the readout.
+  return capacity.channels * (projections + 7 * c.spectral_modes * c.channel_width);
+}
+
+template <class T>
+std::unique_ptr<Mixer<T>> make_spectral_mixer(const ModelConfig& config, const ParameterLayout& layout, Index layer) {
+  return std::make_unique<SpectralMixer<T>>(config, layout, layer);
+}
+
+template std::unique_ptr<Mixer<float>> make_spectral_mixer(const ModelConfig&, const ParameterLayout&, Index);
+template std::unique_ptr<Mixer<double>> make_spectral_mixer(const ModelConfig&, const ParameterLayout&, Index);
+
+}  // namespace essh
