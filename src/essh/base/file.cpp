@@ -8,6 +8,7 @@
 
 #include <atomic>
 #include <cerrno>
+#include <cstdio>
 #include <cstring>
 
 #include "essh/base/error.h"
@@ -18,6 +19,7 @@ namespace {
 
 std::atomic<std::uint64_t> io_calls{0};
 std::atomic<std::uint64_t> failing_call{0};
+std::atomic<bool> exchange_forbidden{false};
 
 bool injected_failure() {
   const auto call = ++io_calls;
@@ -143,6 +145,25 @@ void sync_folder(const fs::path& folder) {
   if (!ok) fail(ErrorKind::BadFile, "{}: fsync of the folder failed: {}", place.string(), why);
 }
 
+void sync_file(const fs::path& path) {
+  const int descriptor = open_or_fail(path, O_RDONLY, "syncing");
+  const bool ok = !injected_failure() && ::fsync(descriptor) == 0;
+  const std::string why = ok ? "" : reason();
+  ::close(descriptor);
+  if (!ok) fail(ErrorKind::BadFile, "{}: fsync failed: {}", path.string(), why);
+}
+
+void rename_path(const fs::path& from, const fs::path& to) {
+  if (injected_failure() || ::rename(from.c_str(), to.c_str()) != 0) {
+    fail(ErrorKind::BadFile, "{}: cannot be renamed to {}: {}", from.string(), to.string(), reason());
+  }
+}
+
+bool exchange_paths(const fs::path& a, const fs::path& b) {
+  if (exchange_forbidden.load() || injected_failure()) return false;
+  return ::renameat2(AT_FDCWD, a.c_str(), AT_FDCWD, b.c_str(), RENAME_EXCHANGE) == 0;
+}
+
 void make_folder(const fs::path& folder) {
   std::error_code status;
   fs::create_directories(folder, status);
@@ -177,6 +198,8 @@ std::uint64_t fail_io_call(std::uint64_t k) {
   failing_call = k;
   return calls;
 }
+
+void forbid_exchange(bool forbidden) { exchange_forbidden = forbidden; }
 }  // namespace testing
 
 }  // namespace essh

@@ -71,6 +71,11 @@ void write_durably(const std::filesystem::path& target, std::string_view text);
 // The whole file, refused when larger than `limit` bytes.
 std::string read_text(const std::filesystem::path& path, std::uint64_t limit);
 void sync_folder(const std::filesystem::path& folder);
+void sync_file(const std::filesystem::path& path);
+// As rename(2): what stands at `to` is replaced in one step. The caller syncs the folder.
+void rename_path(const std::filesystem::path& from, const std::filesystem::path& to);
+// Swaps what stands at two paths in one step; false, with nothing changed, where the file system cannot.
+bool exchange_paths(const std::filesystem::path& a, const std::filesystem::path& b);
 // Creates the folder and its parents; an existing file of that name is an error.
 void make_folder(const std::filesystem::path& folder);
 
@@ -90,6 +95,8 @@ namespace testing {
 // The k-th write, fsync or rename from now on (1 = the next) fails as on a full disk; 0 switches the fault off.
 // Returns how many such calls have happened since the last call.
 std::uint64_t fail_io_call(std::uint64_t k);
+// Makes exchange_paths answer false, as on a file system that cannot.
+void forbid_exchange(bool forbidden);
 }  // namespace testing
 
 }  // namespace essh

@@ -1,0 +1,21 @@
+#pragma once
+#include <filesystem>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "essh/store/problems.h"
+
+namespace essh {
+
+inline constexpr std::string_view kManifestName = "SHA256SUMS";
+
+// Writes SHA256SUMS over every file of the folder and its sub-folders, sorted by name, durably; `sha256sum -c` reads
+// it. A folder of ours is complete once it is there, so it comes last.
+void write_manifest(const std::filesystem::path& folder);
+
+// Every listed file that is missing or has other contents, and every name of `required` that is not listed. A manifest
+// that is missing, empty or malformed is an Error. Other files in the folder are nobody's business.
+Problems check_manifest(const std::filesystem::path& folder, std::span<const std::string> required = {});
+
+}  // namespace essh
