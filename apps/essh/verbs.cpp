@@ -3,7 +3,11 @@
 namespace essh::verbs {
 
 void add_all(CLI::App& app) {
-  static_cast<void>(app);
+  add_init(app);
+  add_info(app);
+  add_export(app);
+  add_verify(app);
+  add_logits(app);
 }
 
 }  // namespace essh::verbs

@@ -1,14 +1,13 @@
 #pragma once
-#include <nlohmann/json.hpp>
-
 #include <cstdint>
 #include <filesystem>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
 
-namespace essh {
+#include "essh/base/json_fwd.h"
 
-using Json = nlohmann::ordered_json;
+namespace essh {
 
 struct JsonLimits {
   std::uint64_t bytes = 16u << 20;

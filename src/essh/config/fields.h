@@ -10,22 +10,9 @@
 #include "essh/base/error.h"
 #include "essh/base/json.h"
 #include "essh/base/spelling.h"
-
-// One list per struct names every field once; JSON in and out, validation and help derive from it:
-//
-//   struct Options { std::int64_t width = 64; };
-//   template <class Visitor> void fields(Visitor& visit, Options& o) {
-//     visit("width", o.width, {.help = "columns", .min = 1, .max = 4096});
-//   }
+#include "essh/config/field.h"
 
 namespace essh {
-
-struct Field {
-  const char* help = "";
-  double min = -std::numeric_limits<double>::infinity();
-  double max = std::numeric_limits<double>::infinity();
-  bool required = false;
-};
 
 namespace detail {
 
@@ -34,7 +21,8 @@ inline constexpr bool is_list = false;
 template <class T>
 inline constexpr bool is_list<std::vector<T>> = true;
 
-// The typed layer over JSON: wrong kinds, fractions for integers and values out of range are errors that name the place.
+// The typed layer over JSON: wrong kinds, fractions for integers and values out of range are errors that name the
+// place.
 template <class T>
 T json_value(const Json& value, const Field& field, const std::string& place) {
   const auto out_of_range = [&](auto number) {
@@ -45,7 +33,8 @@ T json_value(const Json& value, const Field& field, const std::string& place) {
     return value.get<bool>();
   } else if constexpr (std::integral<T>) {
     if (!value.is_number_integer()) fail(ErrorKind::BadFile, "{} must be a whole number", place);
-    if (value.is_number_unsigned() && value.get<std::uint64_t>() > static_cast<std::uint64_t>(std::numeric_limits<T>::max())) {
+    if (value.is_number_unsigned() &&
+        value.get<std::uint64_t>() > static_cast<std::uint64_t>(std::numeric_limits<T>::max())) {
       fail(ErrorKind::BadFile, "{} is too large", place);
     }
     const auto number = value.get<T>();
@@ -84,7 +73,7 @@ struct JsonReader {
       return;
     }
     const std::string where = fmt::format("{}: {}", place, name);
-    if constexpr (requires(JsonReader& reader) { fields(reader, member); }) {
+    if constexpr (requires(JsonReader & reader) { fields(reader, member); }) {
       if (!found->is_object()) fail(ErrorKind::BadFile, "{} must be an object", where);
       JsonReader nested{*found, where};
       fields(nested, member);
@@ -99,7 +88,8 @@ struct JsonReader {
       bool listed = false;
       for (const auto& name : known) listed = listed || name == entry.key();
       if (!listed) {
-        fail(ErrorKind::BadFile, "{}: unknown key \"{}\"{}", place, entry.key().substr(0, 80), suggestion(entry.key(), known));
+        fail(ErrorKind::BadFile, "{}: unknown key \"{}\"{}", place, entry.key().substr(0, 80),
+             suggestion(entry.key(), known));
       }
     }
   }
@@ -110,7 +100,7 @@ struct JsonWriter {
 
   template <class T>
   void operator()(const char* name, T& member, const Field&) {
-    if constexpr (requires(JsonWriter& writer) { fields(writer, member); }) {
+    if constexpr (requires(JsonWriter & writer) { fields(writer, member); }) {
       JsonWriter nested;
       fields(nested, member);
       object[name] = nested.object;
@@ -126,7 +116,7 @@ struct HelpWriter {
 
   template <class T>
   void operator()(const char* name, T& member, const Field& field) {
-    if constexpr (requires(HelpWriter& writer) { fields(writer, member); }) {
+    if constexpr (requires(HelpWriter & writer) { fields(writer, member); }) {
       HelpWriter nested{{}, prefix + name + "."};
       fields(nested, member);
       text += nested.text;

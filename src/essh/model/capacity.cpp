@@ -4,6 +4,7 @@
 #include <charconv>
 #include <cmath>
 
+#include "essh/base/spelling.h"
 #include "essh/model/config.h"
 
 namespace essh {

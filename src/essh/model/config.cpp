@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 
+#include "essh/config/fields.h"
 #include "essh/model/capacity.h"
 
 namespace essh {

@@ -2,7 +2,8 @@
 #include <string>
 #include <vector>
 
-#include "essh/config/fields.h"
+#include "essh/base/json_fwd.h"
+#include "essh/config/field.h"
 #include "essh/tensor/matrix.h"
 
 namespace essh {

@@ -1,0 +1,94 @@
+#include "essh/export/export.h"
+
+#include <filesystem>
+#include <memory>
+
+#include "apps/essh/verbs.h"
+#include "essh/base/json.h"
+#include "essh/base/log.h"
+#include "essh/base/units.h"
+#include "essh/model/cost.h"
+
+namespace essh::verbs {
+namespace {
+namespace fs = std::filesystem;
+
+struct Options {
+  std::string model;
+  std::string all;
+  std::vector<std::string> tiers;
+  double budget = 0;
+  std::int64_t channels = 0, ffn = 0;
+  std::string dtype;
+  std::string out;
+  std::string shard_bytes;
+  bool force = false;
+  bool json = false;
+};
+
+std::vector<Tier> wanted_tiers(const Options& o, const ModelConfig& config) {
+  std::vector<Tier> tiers;
+  if (o.all == "all") tiers = tiers_of(config);
+  for (const auto& name : o.tiers) tiers.push_back(find_tier(config, name));
+  if (o.budget > 0) tiers.push_back({"custom", o.budget, capacity_at(config, o.budget)});
+  if ((o.channels > 0) != (o.ffn > 0)) fail(ErrorKind::Usage, "export: --channels and --ffn go together");
+  if (o.channels > 0) tiers.push_back(custom_tier(config, o.channels, o.ffn));
+  if (tiers.empty())
+    fail(ErrorKind::Usage, "export: say what to export: all, --tier T4, --xi 0.3, or --channels 18 --ffn 1792");
+  return tiers;
+}
+
+std::string folder_name(const Tier& tier) {
+  return tier.name == "custom" ? fmt::format("{}x{}", tier.capacity.channels, tier.capacity.ffn) : tier.name;
+}
+
+void run(const Options& o) {
+  const auto parent = load_model(o.model);
+  const auto hash = model_hash(o.model);
+  const auto tiers = wanted_tiers(o, parent.config);
+  const bool several = tiers.size() > 1 || o.all == "all";
+  ExportOptions options{.dtype = parse_dtype(o.dtype.empty() ? parent.config.torch_dtype : o.dtype),
+                        .existing = o.force ? ExistingFolder::Replace : ExistingFolder::Refuse};
+  if (!o.shard_bytes.empty())
+    options.shard_bytes = std::max<std::uint64_t>(1, parse_bytes(o.shard_bytes, "--shard-bytes"));
+  if (several) make_folder(o.out);
+  Json list = Json::array();
+  for (const auto& tier : tiers) {
+    const fs::path target = several ? fs::path(o.out) / folder_name(tier) : fs::path(o.out);
+    export_tier(parent, o.model, hash, tier, target, options);
+    const auto cost = cost_of(parent.config, tier.capacity);
+    log::info("{:<5} {:>3} channels {:>6} ffn {:>14} parameters  {}", tier.name, tier.capacity.channels,
+              tier.capacity.ffn, cost.parameters, target.string());
+    list.push_back({{"tier", tier.name},
+                    {"folder", target.string()},
+                    {"channels", tier.capacity.channels},
+                    {"ffn", tier.capacity.ffn},
+                    {"parameters", cost.parameters}});
+  }
+  if (o.json) fmt::print("{}\n", to_text({{"model", o.model}, {"exports", list}}, 2));
+}
+
+}  // namespace
+
+void add_export(CLI::App& app) {
+  auto* verb = app.add_subcommand("export", "write one, several or all capacities as standalone model folders");
+  auto o = std::make_shared<Options>();
+  verb->add_option("MODEL", o->model, "a family (model folder)")->required();
+  verb->add_option("all", o->all, "the word all: every named tier, each in a folder of its own under OUT")
+      ->check(CLI::IsMember({"all"}));
+  verb->add_option("--tier", o->tiers, "named tiers, e.g. T4 or T1,T4")->delimiter(',');
+  verb->add_option("--xi", o->budget, "a budget in (0, 1] for the two-rate map");
+  verb->add_option("--channels", o->channels, "spectral channels to keep");
+  verb->add_option("--ffn", o->ffn, "feed-forward units to keep");
+  verb->add_option("--dtype", o->dtype, "stored matrices: f32, bf16, f16 (the family's own by default)");
+  verb->add_option("--shard-bytes", o->shard_bytes, "split the weights into files of at most this size (default 5GB)");
+  verb->add_option("-o,--out", o->out, "the new folder, or the folder of folders")->required();
+  verb->add_flag("--force", o->force, "replace model folders of these names");
+  verb->add_flag("--json", o->json, "print JSON");
+  verb->footer(
+      "Example: essh export models/tiny all -o exports\n         essh export models/tiny --tier T4 --dtype bf16 -o "
+      "tiny-t4");
+  verb->callback([o] { run(*o); });
+}
+
+}  // namespace essh::verbs

@@ -1,0 +1,71 @@
+#include <memory>
+
+#include "apps/essh/verbs.h"
+#include "essh/base/file.h"
+#include "essh/base/log.h"
+#include "essh/config/fields.h"
+#include "essh/decode/session.h"
+
+namespace essh::verbs {
+namespace {
+
+struct Options {
+  std::string model, tokens, out, tier = "full", path = "parallel", device = "cpu";
+  int threads = 0;
+};
+
+std::vector<std::int32_t> read_tokens(const std::string& path) {
+  const auto json = read_json(path, {.bytes = std::uint64_t{1} << 30, .values = std::uint64_t{1} << 28});
+  if (!json.is_array()) fail(ErrorKind::BadFile, "{}: expected a JSON array of token ids", path);
+  std::vector<std::int32_t> tokens;
+  for (std::size_t i = 0; i < json.size(); ++i)
+    tokens.push_back(detail::json_value<std::int32_t>(json[i], {}, fmt::format("{}: token {}", path, i)));
+  return tokens;
+}
+
+// NumPy's format 1.0: magic, header of a multiple of 64 bytes, rows.
+std::string npy_header(std::size_t rows, std::size_t cols) {
+  std::string header = fmt::format("{{'descr': '<f4', 'fortran_order': False, 'shape': ({}, {}), }}", rows, cols);
+  header.resize((10 + header.size() + 1 + 63) / 64 * 64 - 10 - 1, ' ');
+  header += '\n';
+  std::string prefix = std::string("\x93NUMPY\x01", 7) + '\0';
+  prefix += static_cast<char>(header.size() & 0xff);
+  prefix += static_cast<char>(header.size() >> 8);
+  return prefix + header;
+}
+
+void run(const Options& o) {
+  if (o.device != "cpu") fail(ErrorKind::Unsupported, "logits: --device {}: this build runs on the CPU only", o.device);
+  const auto runner = Runner::open(o.model);
+  const auto tier = find_tier(runner.config(), o.tier);
+  const auto tokens = read_tokens(o.tokens);
+  auto stream = cpu_stream(o.threads > 0 ? o.threads : available_cores());
+  DurableFile file(o.out);
+  file.write(npy_header(tokens.size(), static_cast<std::size_t>(runner.config().vocab_size)));
+  const auto path = o.path == "recurrent" ? LogitsPath::Recurrent : LogitsPath::Parallel;
+  all_logits(runner, tier.capacity, stream, tokens, path, [&](Index, Matrix<const float> logits) {
+    file.write(std::as_bytes(std::span(logits.data, static_cast<std::size_t>(logits.rows * logits.cols))));
+  });
+  file.commit();
+  log::info("{}: logits of {} tokens at tier {}", o.out, tokens.size(), tier.name);
+}
+
+}  // namespace
+
+void add_logits(CLI::App& app) {
+  auto* verb = app.add_subcommand("logits", "logits of every position of a token sequence, as a NumPy file");
+  auto o = std::make_shared<Options>();
+  verb->add_option("MODEL", o->model, "a model folder")->required();
+  verb->add_option("--tokens", o->tokens, "a JSON array of token ids")->required();
+  verb->add_option("--out", o->out, "float32 [tokens, vocabulary] in .npy format")->required();
+  verb->add_option("--tier", o->tier, "T4, full, xi=0.3 or 18x1792")->capture_default_str();
+  verb->add_option("--path", o->path, "parallel: chunked scan; recurrent: token by token")
+      ->check(CLI::IsMember({"parallel", "recurrent"}))
+      ->capture_default_str();
+  verb->add_option("--device", o->device, "cpu or cuda")->check(CLI::IsMember({"cpu", "cuda"}))->capture_default_str();
+  verb->add_option("--threads", o->threads, "cores to use (all by default)")->check(CLI::Range(1, 4096));
+  verb->footer("Example: essh logits models/tiny --tokens ids.json --out logits.npy --tier T4");
+  verb->callback([o] { run(*o); });
+}
+
+}  // namespace essh::verbs

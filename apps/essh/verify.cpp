@@ -1,0 +1,49 @@
+#include "essh/export/verify.h"
+
+#include <memory>
+
+#include "apps/essh/verbs.h"
+#include "essh/base/error.h"
+#include "essh/base/json.h"
+
+namespace essh::verbs {
+namespace {
+
+struct Options {
+  std::vector<std::string> models;
+  std::string parent;
+  bool json = false;
+};
+
+void run(const Options& o) {
+  auto stream = cpu_stream();
+  Json list = Json::array();
+  std::size_t bad = 0;
+  for (const auto& model : o.models) {
+    const auto result =
+        verify_model(model, o.parent.empty() ? std::nullopt : std::optional<std::filesystem::path>(o.parent), stream);
+    bad += !result.good();
+    Json checks = Json::array();
+    for (const auto& check : result.checks) {
+      checks.push_back({{"check", check.name}, {"good", check.good}, {"detail", check.detail}});
+      if (!o.json) fmt::print("{} {:<12} {}: {}\n", check.good ? "ok  " : "FAIL", check.name, model, check.detail);
+    }
+    list.push_back({{"model", model}, {"good", result.good()}, {"checks", checks}});
+  }
+  if (o.json) fmt::print("{}\n", to_text({{"good", bad == 0}, {"models", list}}, 2));
+  if (bad > 0) fail(ErrorKind::BadFile, "{} of {} folders failed verification", bad, o.models.size());
+}
+
+}  // namespace
+
+void add_verify(CLI::App& app) {
+  auto* verb = app.add_subcommand("verify", "files, hashes, shapes, finiteness; bitwise against the parent");
+  auto o = std::make_shared<Options>();
+  verb->add_option("MODEL", o->models, "model folders")->required();
+  verb->add_option("--parent", o->parent, "the family they were exported from");
+  verb->add_flag("--json", o->json, "print JSON");
+  verb->footer("Example: essh verify exports/T4 --parent models/tiny");
+  verb->callback([o] { run(*o); });
+}
+
+}  // namespace essh::verbs

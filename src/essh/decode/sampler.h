@@ -1,0 +1,57 @@
+#pragma once
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "essh/base/rng.h"
+#include "essh/config/field.h"
+
+namespace essh {
+
+// How the next token is drawn. Filters apply in the order: repetition penalty, temperature, top-k, top-p, min-p.
+struct SamplingOptions {
+  double temperature = 0;  // 0: the most likely token
+  std::int64_t top_k = 0;  // 0: all
+  double top_p = 1;
+  double min_p = 0;
+  double repetition_penalty = 1;
+  std::int64_t repetition_window = 256;
+  std::uint64_t seed = 0;
+};
+
+template <class Visitor>
+void fields(Visitor& visit, SamplingOptions& o) {
+  visit("temperature", o.temperature, Field{.help = "0 takes the most likely token", .min = 0, .max = 100});
+  visit("top_k", o.top_k, Field{.help = "draw among the k most likely; 0 for all", .min = 0, .max = 1 << 24});
+  visit("top_p", o.top_p, Field{.help = "draw among the most likely that together reach p", .min = 0, .max = 1});
+  visit("min_p", o.min_p,
+        Field{.help = "drop tokens less likely than this share of the most likely", .min = 0, .max = 1});
+  visit("repetition_penalty", o.repetition_penalty,
+        Field{.help = "divides the logits of recent tokens; 1 is off", .min = 0.01, .max = 100});
+  visit("repetition_window", o.repetition_window,
+        Field{.help = "how many recent tokens the penalty sees", .min = 0, .max = 1 << 24});
+  visit("seed", o.seed, Field{.help = "same seed, same text"});
+}
+
+// Draws tokens; a pure function of options, logits and what was drawn and seen before.
+class Sampler {
+ public:
+  explicit Sampler(const SamplingOptions& options) : options_(options), rng_(options.seed, 0x5a3b1e) {}
+
+  // A token of the prompt or a drawn one, for the repetition penalty.
+  void see(std::int32_t token);
+  // Logits that are NaN are never drawn; when none is finite, that is an error.
+  std::int32_t draw(std::span<const float> logits);
+
+ private:
+  struct Candidate {
+    std::int32_t token;
+    double weight;
+  };
+  SamplingOptions options_;
+  Rng rng_;
+  std::vector<std::int32_t> recent_;
+  std::vector<Candidate> candidates_;
+};
+
+}  // namespace essh

@@ -1,0 +1,29 @@
+#pragma once
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "essh/device/stream.h"
+#include "essh/model/capacity.h"
+
+namespace essh {
+
+// What was looked at and what is wrong. Every check that can still run does, so one report shows all faults.
+struct Verification {
+  struct Check {
+    std::string name;
+    bool good;
+    std::string detail;
+  };
+  std::vector<Check> checks;
+  bool good() const;
+};
+
+// Files and hashes, names and shapes, finiteness; with a parent, also that the logits of two batches equal the parent's
+// at this capacity bit by bit. When the folder stores matrices in fewer bits than the parent, the parent's are rounded
+// the same way first.
+Verification verify_model(const std::filesystem::path& folder, const std::optional<std::filesystem::path>& parent,
+                          Stream& stream);
+
+}  // namespace essh

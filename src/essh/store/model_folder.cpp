@@ -1,0 +1,166 @@
+#include "essh/store/model_folder.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <map>
+
+#include "essh/base/json.h"
+#include "essh/base/sha256.h"
+
+namespace essh {
+namespace fs = std::filesystem;
+namespace {
+
+constexpr std::uint64_t kSmallFile = 1u << 20;
+
+std::string shape_text(const auto& shape) {
+  return fmt::format("[{}]", fmt::join(shape, ", "));
+}
+
+bool same_shape(const std::vector<std::uint64_t>& stored, const std::vector<Index>& wanted) {
+  return std::equal(stored.begin(), stored.end(), wanted.begin(), wanted.end(),
+                    [](std::uint64_t a, Index b) { return a == static_cast<std::uint64_t>(b); });
+}
+
+}  // namespace
+
+ModelConfig read_config(const fs::path& folder) {
+  if (!fs::is_directory(folder))
+    fail(ErrorKind::BadFile, "{}: not a model folder; `essh init` makes one", folder.string());
+  const auto path = folder / "config.json";
+  return parse_config(read_json(path, {.bytes = kSmallFile}), path.string());
+}
+
+Problems check_tensors(const ModelConfig& config, const TensorFiles& files) {
+  Problems problems;
+  std::map<std::string, const ModelTensor*> wanted;
+  const auto list = tensor_list(config);
+  for (const auto& tensor : list) wanted[tensor.name] = &tensor;
+  for (const auto& located : files.tensors()) {
+    const auto found = wanted.find(located.info->name);
+    if (found == wanted.end()) {
+      problems.add(fmt::format("{} is not part of this model", in_quotes(located.info->name)));
+      continue;
+    }
+    const auto shape = found->second->shape();
+    if (!same_shape(located.info->shape, shape)) {
+      problems.add(fmt::format("{} has shape {}, config.json asks for {}", located.info->name,
+                               shape_text(located.info->shape), shape_text(shape)));
+    }
+    if (!is_convertible(located.info->dtype)) {
+      problems.add(fmt::format("{} is stored as {}; F32, BF16, F16 and F64 can be read", located.info->name,
+                               dtype_name(located.info->dtype)));
+    }
+    wanted.erase(found);
+  }
+  for (const auto& [name, tensor] : wanted) problems.add(fmt::format("{} is missing", name));
+  return problems;
+}
+
+std::uint64_t count_non_finite(std::span<const float> values) {
+  return static_cast<std::uint64_t>(
+      std::count_if(values.begin(), values.end(), [](float x) { return !std::isfinite(x); }));
+}
+
+LoadedModel load_model(const fs::path& folder, NonFinite policy) {
+  const auto config = read_config(folder);
+  const auto files = TensorFiles::open(folder);
+  check_tensors(config, files).fail_if_any(folder.string());
+  LoadedModel model{config, Parameters<float>(config)};
+  Problems problems;
+  const auto& tensors = model.parameters.layout().tensors();
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    const auto values = model.parameters.tensor(i);
+    files.read_as<float>(*files.find(tensors[i].name), values);
+    const auto bad = policy == NonFinite::Refuse ? count_non_finite(values) : 0;
+    if (bad > 0) problems.add(fmt::format("{} has {} values that are not finite", tensors[i].name, bad));
+  }
+  problems.fail_if_any(folder.string());
+  return model;
+}
+
+DType parse_dtype(std::string_view name) {
+  if (name == "f32" || name == "float32") return DType::F32;
+  if (name == "bf16" || name == "bfloat16") return DType::BF16;
+  if (name == "f16" || name == "float16") return DType::F16;
+  fail(ErrorKind::Usage, "dtype \"{}\" is not one of f32, bf16, f16", name.substr(0, 20));
+}
+
+std::string torch_name(DType dtype) {
+  return dtype == DType::BF16 ? "bfloat16" : dtype == DType::F16 ? "float16" : "float32";
+}
+
+DType stored_dtype(const ModelTensor& tensor, DType dtype) {
+  return tensor.is_matrix() ? dtype : DType::F32;
+}
+
+ModelConfig config_at(const ModelConfig& config, Capacity capacity) {
+  ModelConfig sliced = config;
+  if (capacity == full_capacity(config)) return sliced;
+  sliced.spectral_channels = capacity.channels;
+  sliced.intermediate_size = capacity.ffn;
+  sliced.elastic = {};
+  return sliced;
+}
+
+void save_model(const fs::path& folder, const ModelConfig& config, const Parameters<float>& parameters,
+                Capacity capacity, const SaveOptions& options) {
+  FolderWriter writer(folder, options.existing);
+  auto sliced = config_at(config, capacity);
+  sliced.torch_dtype = torch_name(options.dtype);
+
+  std::map<std::string, std::size_t> index_of;
+  std::vector<TensorSpec> specs;
+  const auto& tensors = parameters.layout().tensors();
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    TensorSpec spec{.name = tensors[i].name, .dtype = stored_dtype(tensors[i], options.dtype), .shape = {}};
+    for (const Index size : tensors[i].shape(capacity)) spec.shape.push_back(static_cast<std::uint64_t>(size));
+    index_of[spec.name] = i;
+    specs.push_back(std::move(spec));
+  }
+  TensorFilesWriter files(writer.folder(), specs, {}, options.shard_bytes);
+  for (const auto& info : files.tensors()) {
+    const auto i = index_of.at(info.name);
+    const auto values = parameters.tensor(i);
+    const Index rows = tensors[i].kept_rows(capacity), cols = tensors[i].kept_cols(capacity);
+    if (cols == tensors[i].cols) {
+      files.write_as<float>(info, values.first(static_cast<std::size_t>(rows * cols)));
+    } else {
+      for (Index r = 0; r < rows; ++r) {
+        files.write_as<float>(
+            info, values.subspan(static_cast<std::size_t>(r * tensors[i].cols), static_cast<std::size_t>(cols)));
+      }
+    }
+  }
+  files.commit();
+
+  write_durably(writer.folder() / "config.json", to_text(config_json(sliced), 2) + "\n");
+  const Json generation = {{"bos_token_id", sliced.bos_token_id}, {"eos_token_id", sliced.eos_token_id}};
+  write_durably(writer.folder() / "generation_config.json", to_text(generation, 2) + "\n");
+  write_durably(writer.folder() / "essh.json", options.provenance + "\n");
+  for (const auto& file : options.copied)
+    write_durably(writer.folder() / file.filename(), read_text(file, std::uint64_t{1} << 30));
+  writer.commit();
+}
+
+std::string model_hash(const fs::path& folder) {
+  std::vector<fs::path> files = {folder / "config.json"};
+  const auto tensors = TensorFiles::open(folder);
+  for (const auto& file : tensors.files()) files.emplace_back(file.place());
+  std::sort(files.begin(), files.end());
+  std::string lines;
+  for (const auto& file : files) lines += sha256_of_file(file) + "  " + file.filename().string() + "\n";
+  return sha256_of_text(lines);
+}
+
+std::vector<fs::path> companion_files(const fs::path& folder) {
+  static constexpr std::array kNames = {"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"};
+  std::vector<fs::path> found;
+  for (const char* name : kNames) {
+    if (fs::is_regular_file(folder / name)) found.push_back(folder / name);
+  }
+  return found;
+}
+
+}  // namespace essh

@@ -1,0 +1,60 @@
+#pragma once
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "essh/model/tensors.h"
+#include "essh/store/dtype.h"
+#include "essh/store/folder_writer.h"
+#include "essh/store/problems.h"
+#include "essh/store/tensor_files.h"
+
+namespace essh {
+
+ModelConfig read_config(const std::filesystem::path& folder);
+
+// Names, shapes and dtypes of a folder's tensors against what its config asks for: everything missing, extra or
+// misshapen.
+Problems check_tensors(const ModelConfig& config, const TensorFiles& files);
+
+enum class NonFinite { Refuse, Accept };
+
+// A model folder read into memory. Every tensor is converted to float; values that are not finite are refused unless
+// accepted.
+struct LoadedModel {
+  ModelConfig config;
+  Parameters<float> parameters;
+};
+LoadedModel load_model(const std::filesystem::path& folder, NonFinite policy = NonFinite::Refuse);
+
+// Values of one tensor that are NaN or infinite.
+std::uint64_t count_non_finite(std::span<const float> values);
+
+// "f32", "bf16" or "f16", also "float32", "bfloat16", "float16" as config.json spells them.
+DType parse_dtype(std::string_view name);
+std::string torch_name(DType dtype);
+// The dtype a tensor gets in a folder of this dtype: matrices take it, everything small stays float32.
+DType stored_dtype(const ModelTensor& tensor, DType dtype);
+
+struct SaveOptions {
+  DType dtype = DType::F32;
+  std::string provenance = "{}";                   // the text of essh.json
+  std::vector<std::filesystem::path> copied = {};  // tokenizer files and the like, by their own names
+  ExistingFolder existing = ExistingFolder::Refuse;
+  std::uint64_t shard_bytes = TensorFilesWriter::kShardBytes;
+};
+
+// Writes the slice of `parameters` at a capacity as a standalone folder; at full capacity, the family itself.
+void save_model(const std::filesystem::path& folder, const ModelConfig& config, const Parameters<float>& parameters,
+                Capacity capacity, const SaveOptions& options);
+
+// The config of a standalone folder that holds one capacity.
+ModelConfig config_at(const ModelConfig& config, Capacity capacity);
+
+// Names a model by what it computes: SHA-256 over its config and tensor files.
+std::string model_hash(const std::filesystem::path& folder);
+
+// Files beside the weights that every export carries along (tokenizer, its settings).
+std::vector<std::filesystem::path> companion_files(const std::filesystem::path& folder);
+
+}  // namespace essh
