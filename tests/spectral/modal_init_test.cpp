@@ -161,6 +161,7 @@ TEST(ModalInit, RefusesImpossibleSizes) {
   EXPECT_THROW(make_modal_table(ModalInit::Hankel, 30, 4, 1, 16), Error);
   EXPECT_THROW(make_modal_table(ModalInit::Hankel, 4, 5, 1, 16), Error);
   EXPECT_THROW(make_modal_table(ModalInit::NonOscillatory, -1, 5, 1), Error);
+  EXPECT_THROW(make_modal_table(ModalInit::S4dLin, 2'000'000'000, 2'000'000'000, 1), Error);
   EXPECT_EQ(make_modal_table(ModalInit::Hankel, 4, 4, 1, 16).channels, 4) << "a failure leaves nothing behind";
 }
 

@@ -133,7 +133,7 @@ std::string_view color_of(const Series& series, std::size_t place) {
 std::vector<Point> thin(const std::vector<Point>& run) {
   const double width = run.empty() ? 0 : std::abs(run.back().x - run.front().x);
   const bool ordered = std::ranges::is_sorted(run, {}, &Point::x);
-  if (!ordered || static_cast<double>(run.size()) < 8 * std::max(width, 50.0)) return run;
+  if (!ordered || static_cast<double>(run.size()) < 2 * std::max(width, 50.0)) return run;
   std::vector<Point> kept;
   for (std::size_t begin = 0; begin < run.size();) {
     std::size_t end = begin;
@@ -285,9 +285,9 @@ class PanelWriter {
     put("</svg>\n");
   }
 
-  // Each label goes to the first place around its point where it meets no earlier label and stays in the panel.
+  // Each label goes to the first place around its point where it meets no other point or label and stays in the panel.
   void write_labels() {
-    std::vector<Box> taken;
+    std::vector<Box> taken = point_boxes();
     put("<g font-size=\"{}\" fill=\"{}\">\n", kLabelSize, kInk);
     for (const Series& series : panel_.series) {
       for (std::size_t i = 0; i < series.labels.size(); ++i) {
@@ -301,6 +301,17 @@ class PanelWriter {
       }
     }
     put("</g>\n");
+  }
+
+  std::vector<Box> point_boxes() const {
+    constexpr double kRadius = 3;
+    std::vector<Box> boxes;
+    for (const Series& series : panel_.series) {
+      if (series.mark == Mark::Line) continue;
+      for (const auto& run : runs(series))
+        for (const Point& at : run) boxes.push_back({at.x - kRadius, at.y - kRadius, at.x + kRadius, at.y + kRadius});
+    }
+    return boxes;
   }
 
   Box label_box(const Point& at, double width, const std::vector<Box>& taken) const {

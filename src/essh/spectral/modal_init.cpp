@@ -30,6 +30,9 @@ const std::array<std::string, 8> kNames = {"hankel",   "random",       "non_osci
 constexpr double kSmallestStep = 1e-3;
 constexpr double kLargestStep = 1e-1;
 
+// Far beyond any model; keeps a mistyped size from taking all memory.
+constexpr int kMaxTableSize = 1 << 20;
+
 Bank fit_bank(int channels, int modes, std::int64_t length) {
   const HankelFilters filters = hankel_filters(length, channels);
   Bank bank(static_cast<std::size_t>(channels));
@@ -193,6 +196,9 @@ std::vector<DampedMode> ModalTable::channel(int index) const {
 ModalTable make_modal_table(ModalInit init, int channels, int modes, std::uint64_t seed, std::int64_t length) {
   if (channels < 1 || modes < 1)
     fail(ErrorKind::Usage, "modal init: channels and modes must be at least 1, got {} and {}", channels, modes);
+  if (modes > kMaxTableSize / channels)
+    fail(ErrorKind::Usage, "modal init: {} channels of {} modes are more than the {} modes a table may hold", channels,
+         modes, kMaxTableSize);
   ModalTable table{
       .channels = channels, .modes = modes, .decay = {}, .frequency = {}, .readout_cos = {}, .readout_sin = {}};
   for (const Channel& channel : make_bank(init, channels, modes, seed, length)) {
