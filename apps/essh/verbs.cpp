@@ -5,6 +5,7 @@ namespace essh::verbs {
 void add_all(CLI::App& app) {
   add_init(app);
   add_info(app);
+  add_spectral(app);
   add_export(app);
   add_verify(app);
   add_logits(app);

@@ -1,12 +1,12 @@
 #pragma once
 #include <CLI/CLI.hpp>
 
-// Each verb adds its sub-command and, as callback, what runs it. Results go to standard output, words to standard
-// error.
+// Each verb adds its sub-command and, as callback, what runs it. Results go to standard output, words to standard error.
 namespace essh::verbs {
 
 void add_init(CLI::App& app);
 void add_info(CLI::App& app);
+void add_spectral(CLI::App& app);
 void add_export(CLI::App& app);
 void add_verify(CLI::App& app);
 void add_logits(CLI::App& app);

@@ -1,0 +1,179 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <complex>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "apps/essh/verbs.h"
+#include "essh/base/file.h"
+#include "essh/base/json.h"
+#include "essh/plot/svg.h"
+#include "essh/spectral/hankel.h"
+#include "essh/spectral/modal_init.h"
+
+namespace essh::verbs {
+namespace {
+
+struct Options {
+  std::int64_t length = 2048;
+  int channels = 32;
+  int modes = 8;
+  std::string init = "hankel";
+  std::uint64_t seed = 0;
+  bool json = false;
+  std::string svg;
+};
+
+struct ChannelFacts {
+  int sign_changes;
+  double fit_error;  // of the table's response against the filter of that slot
+  std::vector<std::complex<double>> poles;
+  double slowest;  // longest e-folding time, in tokens
+};
+
+struct Facts {
+  HankelFilters filters;
+  std::vector<ChannelFacts> channels;
+};
+
+Facts measure(const Options& options) {
+  const ModalInit init = parse_modal_init(options.init);
+  Facts facts{hankel_filters(options.length, options.channels), {}};
+  const ModalTable table = make_modal_table(init, options.channels, options.modes, options.seed, options.length);
+  for (int k = 0; k < options.channels; ++k) {
+    const auto modes = table.channel(k);
+    const auto filter = facts.filters.filter(k);
+    ChannelFacts channel{sign_changes(filter), relative_error(filter, response(modes, options.length)), {}, 0};
+    for (const DampedMode& mode : modes) {
+      channel.poles.push_back(std::polar(mode.rho, mode.theta));
+      channel.slowest = std::max(channel.slowest, -1.0 / std::log(mode.rho));
+    }
+    facts.channels.push_back(std::move(channel));
+  }
+  return facts;
+}
+
+Json to_json(const Options& options, const Facts& facts) {
+  Json channels = Json::array();
+  for (std::size_t k = 0; k < facts.channels.size(); ++k) {
+    const ChannelFacts& channel = facts.channels[k];
+    Json poles = Json::array();
+    for (const auto& pole : channel.poles) poles.push_back({pole.real(), pole.imag()});
+    channels.push_back({{"k", k + 1},
+                        {"sigma", facts.filters.sigma[k]},
+                        {"sign_changes", channel.sign_changes},
+                        {"fit_error", channel.fit_error},
+                        {"poles", std::move(poles)}});
+  }
+  return {{"length", options.length},
+          {"modes", options.modes},
+          {"sigma", facts.filters.sigma},
+          {"trace", facts.filters.trace},
+          {"channels", std::move(channels)}};
+}
+
+void print_table(const Options& options, const Facts& facts) {
+  fmt::print("Hankel filters of length {}, {} modes per channel, init {}\n\n", options.length, options.modes,
+             options.init);
+  fmt::print("{:>4}  {:>11}  {:>11}  {:>12}  {:>10}  {:>16}\n", "k", "sigma", "left over", "sign changes", "fit error",
+             "slowest (tokens)");
+  // Below this the difference of two numbers near the trace is mostly rounding.
+  constexpr double kResolvedShare = 1e-10;
+  double left_over = facts.filters.trace;
+  for (std::size_t k = 0; k < facts.channels.size(); ++k) {
+    const ChannelFacts& channel = facts.channels[k];
+    left_over -= facts.filters.sigma[k];
+    const double share = left_over / facts.filters.trace;
+    fmt::print("{:>4}  {:>11.4e}  {:>11}  {:>12}  {:>10.3g}  {:>16.1f}\n", k + 1, facts.filters.sigma[k],
+               share > kResolvedShare ? fmt::format("{:.4e}", share) : "< 1e-10", channel.sign_changes,
+               channel.fit_error, channel.slowest);
+  }
+  fmt::print("\ntrace {:.10g}; \"left over\" is the share of it beyond channel k\n", facts.filters.trace);
+}
+
+// Rotating poles by group of channels; real ones, whose frequency of zero has no place on a logarithmic axis, along its
+// foot.
+plot::Panel draw_poles(const Facts& facts) {
+  constexpr std::size_t kGroup = 8;
+  plot::Panel panel{"Poles",
+                    {.title = "e-folding time (tokens)", .scale = plot::Scale::Log},
+                    {.title = "|frequency| (rad/token)", .scale = plot::Scale::Log}};
+  plot::Series real{.name = "real", .mark = plot::Mark::Points, .color = 6};
+  double lowest = 1;
+  for (std::size_t first = 0; first < facts.channels.size(); first += kGroup) {
+    const std::size_t last = std::min(first + kGroup, facts.channels.size());
+    plot::Series group{.name = fmt::format("k={}–{}", first + 1, last), .mark = plot::Mark::Points};
+    for (std::size_t k = first; k < last; ++k) {
+      for (const auto& pole : facts.channels[k].poles) {
+        const double frequency = std::abs(std::arg(pole));
+        plot::Series& series = frequency > 0 ? group : real;
+        series.x.push_back(-1.0 / std::log(std::abs(pole)));
+        series.y.push_back(frequency);
+        if (frequency > 0) lowest = std::min(lowest, frequency);
+      }
+    }
+    panel.series.push_back(std::move(group));
+  }
+  std::ranges::fill(real.y, 0.5 * lowest);
+  panel.series.push_back(std::move(real));
+  return panel;
+}
+
+plot::Figure draw(const Options& options, const Facts& facts) {
+  std::vector<double> index;
+  std::vector<double> errors;
+  for (std::size_t k = 0; k < facts.channels.size(); ++k) {
+    index.push_back(static_cast<double>(k + 1));
+    errors.push_back(facts.channels[k].fit_error);
+  }
+
+  plot::Panel decay{"Eigenvalues", {.title = "channel k"}, {.title = "sigma_k", .scale = plot::Scale::Log}, {}};
+  decay.series.push_back({.x = index, .y = facts.filters.sigma, .mark = plot::Mark::LineAndPoints});
+
+  plot::Panel shapes{"First filters", {.title = "lag + 1", .scale = plot::Scale::Log}, {.title = "phi_k"}, {}};
+  std::vector<double> lags;
+  for (std::int64_t t = 0; t < options.length; ++t) lags.push_back(static_cast<double>(t + 1));
+  for (int k = 0; k < std::min(6, options.channels); ++k) {
+    const auto filter = facts.filters.filter(k);
+    shapes.series.push_back({.name = fmt::format("k={}", k + 1), .x = lags, .y = {filter.begin(), filter.end()}});
+  }
+
+  plot::Panel fits{"Fit", {.title = "channel k"}, {.title = "relative error", .scale = plot::Scale::Log}, {}};
+  fits.series.push_back({.x = index, .y = errors, .mark = plot::Mark::LineAndPoints, .color = 1});
+
+  return {.title = fmt::format("Spectral filters: length {}, {} modes, init {}", options.length, options.modes,
+                               options.init),
+          .panels = {std::move(decay), std::move(shapes), std::move(fits), draw_poles(facts)}};
+}
+
+void run(const Options& options) {
+  const Facts facts = measure(options);
+  if (!options.svg.empty()) write_durably(options.svg, plot::to_svg(draw(options, facts)));
+  if (options.json) {
+    fmt::print("{}\n", to_text(to_json(options, facts)));
+  } else {
+    print_table(options, facts);
+  }
+}
+
+}  // namespace
+
+void add_spectral(CLI::App& app) {
+  auto* verb = app.add_subcommand("spectral", "spectral filters, the modes that start a model, and how well they fit");
+  auto options = std::make_shared<Options>();
+  verb->add_option("--length", options->length, "filter length in tokens")->capture_default_str();
+  verb->add_option("--channels", options->channels, "number of channels")->capture_default_str();
+  verb->add_option("--modes", options->modes, "modes per channel")->capture_default_str();
+  verb->add_option("--init", options->init, fmt::format("initialisation: {}", fmt::join(modal_init_names(), ", ")))
+      ->capture_default_str();
+  verb->add_option("--seed", options->seed, "seed of the random initialisations")->capture_default_str();
+  verb->add_flag("--json", options->json, "print JSON");
+  verb->add_option("--svg", options->svg, "also draw the figures to this file")->type_name("FILE");
+  verb->footer("Example: essh spectral --length 2048 --channels 32 --modes 8 --svg spectral.svg");
+  verb->callback([options] { run(*options); });
+}
+
+}  // namespace essh::verbs

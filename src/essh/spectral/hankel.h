@@ -1,0 +1,32 @@
+#pragma once
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace essh {
+
+inline constexpr std::int64_t kMinFilterLength = 8;
+inline constexpr std::int64_t kMaxFilterLength = 16384;
+
+// The leading eigenpairs of the Hankel matrix Z[s][t] = 2 / ((s+t-1)(s+t)(s+t+1)), s, t = 1..length.
+struct HankelFilters {
+  std::int64_t length = 0;
+  double trace = 0;             // of the whole matrix
+  std::vector<double> sigma;    // eigenvalues, decreasing
+  std::vector<double> samples;  // [channels, length], rows of unit 2-norm whose first entry is positive
+
+  int channels() const { return static_cast<int>(sigma.size()); }
+  // Filter `channel`, counted from zero.
+  std::span<const double> filter(int channel) const {
+    return std::span(samples).subspan(static_cast<std::size_t>(channel * length), static_cast<std::size_t>(length));
+  }
+};
+
+// Z is strictly totally positive, so eigenvector k (from one) has exactly k-1 sign changes. A channel that comes out
+// with another count is lost in rounding: asking for it, or for more, is an error that says how many can be had.
+HankelFilters hankel_filters(std::int64_t length, int channels);
+
+// Changes of sign along `values`, zeros left out.
+int sign_changes(std::span<const double> values);
+
+}  // namespace essh
