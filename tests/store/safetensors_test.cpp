@@ -176,9 +176,7 @@ TEST(Safetensors, TakesWhatTheFormatAllows) {
             "here: tensor \"y\" is I32; only F32, BF16, F16 and F64 can be read as numbers");
 }
 
-TEST(Safetensors, AMillionTensorsAndNoMore) {
-  const auto bytes = image(many_tensors(kMaxTensors), 0);
-  EXPECT_NE(open_image(bytes).find("999999"), nullptr);
+TEST(Safetensors, TheNumberOfTensorsIsLimited) {
   EXPECT_EQ(message_of([] { open_image(image(many_tensors(kMaxTensors + 1), 0)); }), "here: more than 1000000 tensors");
 }
 
