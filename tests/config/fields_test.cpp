@@ -7,6 +7,9 @@ namespace {
 
 struct Inner {
   double rate = 0.5;
+  std::int32_t steps = 1;
+  std::uint64_t seed = 0;
+  float scale = 1;
 };
 struct Sample {
   std::int64_t width = 8;
@@ -17,6 +20,9 @@ struct Sample {
 template <class Visitor>
 void fields(Visitor& visit, Inner& inner) {
   visit("rate", inner.rate, Field{.help = "a rate", .min = 0, .max = 1});
+  visit("steps", inner.steps, Field{});
+  visit("seed", inner.seed, Field{});
+  visit("scale", inner.scale, Field{});
 }
 template <class Visitor>
 void fields(Visitor& visit, Sample& sample) {
@@ -37,7 +43,7 @@ std::string problem(const char* text) {
 }
 
 TEST(Fields, RoundTrip) {
-  Sample sample{.width = 3, .name = "y", .layers = {1, 2}, .inner = {0.25}};
+  Sample sample{.width = 3, .name = "y", .layers = {1, 2}, .inner = {.rate = 0.25, .steps = -7, .seed = UINT64_MAX, .scale = 0.1f}};
   Sample back;
   read_fields(back, write_fields(sample), "s");
   EXPECT_EQ(write_fields(back), write_fields(sample));
@@ -53,6 +59,19 @@ TEST(Fields, NamesThePlaceAndTheRemedy) {
   EXPECT_EQ(problem(R"({"width":1,"layers":[1,10]})"), "s.json: layers[1] must be between 0 and 9, got 10");
   EXPECT_EQ(problem(R"({"width":1,"inner":{"rate":2}})"), "s.json: inner: rate must be between 0 and 1, got 2");
   EXPECT_EQ(problem(R"({"width":1,"inner":{"rat":1}})"), "s.json: inner: unknown key \"rat\", did you mean \"rate\"?");
+}
+
+TEST(Fields, NumbersThatDoNotFitAreRefusedAndNotWrapped) {
+  const auto inner = [](const std::string& member) { return problem(("{\"width\":1,\"inner\":{" + member + "}}").c_str()); };
+  EXPECT_EQ(inner(R"("steps":-4294967295)"), "s.json: inner: steps is too small");
+  EXPECT_EQ(inner(R"("steps":4294967297)"), "s.json: inner: steps is too large");
+  EXPECT_EQ(inner(R"("seed":-1)"), "s.json: inner: seed is too small");
+  EXPECT_EQ(inner(R"("seed":18446744073709551615)"), "accepted");
+  EXPECT_EQ(inner(R"("scale":1e300)"), "s.json: inner: scale is too large");
+}
+
+TEST(Fields, KeysCannotSteerTheTerminal) {
+  EXPECT_EQ(problem(R"({"width":1,"\u001b[2J\"":1})"), "s.json: unknown key \"?[2J'\"");
 }
 
 }  // namespace

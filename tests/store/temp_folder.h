@@ -16,8 +16,8 @@ struct TempFolderTest : ::testing::Test {
 
   void SetUp() override {
     // In memory where possible: these tests sync thousands of times.
-    for (const std::filesystem::path root :
-         {std::filesystem::path("/dev/shm"), std::filesystem::temp_directory_path()}) {
+    const std::filesystem::path roots[] = {"/dev/shm", std::filesystem::temp_directory_path()};
+    for (const auto& root : roots) {
       std::string pattern = (root / "essh-store-XXXXXX").string();
       if (::mkdtemp(pattern.data()) == nullptr) continue;
       folder = pattern;

@@ -5,6 +5,7 @@
 
 #include "essh/base/error.h"
 #include "essh/base/file.h"
+#include "essh/base/utf8.h"
 
 namespace essh {
 namespace {
@@ -28,7 +29,7 @@ class GuardedReader : public nlohmann::json_sax<Json> {
   }
   bool key(string_t& name) override {
     if (!keys_.back().insert(name).second) {
-      fail(ErrorKind::BadFile, "{}: the key \"{}\" occurs twice in one object", place_, name.substr(0, 80));
+      fail(ErrorKind::BadFile, "{}: the key {} occurs twice in one object", place_, in_quotes(name));
     }
     key_ = std::move(name);
     return true;

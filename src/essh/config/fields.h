@@ -1,15 +1,18 @@
 #pragma once
+#include <cmath>
 #include <concepts>
 #include <cstdint>
 #include <limits>
 #include <string>
 #include <string_view>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "essh/base/error.h"
 #include "essh/base/json.h"
 #include "essh/base/spelling.h"
+#include "essh/base/utf8.h"
 #include "essh/config/field.h"
 
 namespace essh {
@@ -33,16 +36,16 @@ T json_value(const Json& value, const Field& field, const std::string& place) {
     return value.get<bool>();
   } else if constexpr (std::integral<T>) {
     if (!value.is_number_integer()) fail(ErrorKind::BadFile, "{} must be a whole number", place);
-    if (value.is_number_unsigned() &&
-        value.get<std::uint64_t>() > static_cast<std::uint64_t>(std::numeric_limits<T>::max())) {
-      fail(ErrorKind::BadFile, "{} is too large", place);
-    }
+    const bool fits = value.is_number_unsigned() ? std::in_range<T>(value.get<std::uint64_t>())
+                                                 : std::in_range<T>(value.get<std::int64_t>());
+    if (!fits) fail(ErrorKind::BadFile, "{} is too {}", place, value.get<double>() < 0 ? "small" : "large");
     const auto number = value.get<T>();
     if (static_cast<double>(number) < field.min || static_cast<double>(number) > field.max) out_of_range(number);
     return number;
   } else if constexpr (std::floating_point<T>) {
     if (!value.is_number()) fail(ErrorKind::BadFile, "{} must be a number", place);
     const auto number = value.get<T>();
+    if (!std::isfinite(number)) fail(ErrorKind::BadFile, "{} is too large", place);
     if (!(static_cast<double>(number) >= field.min && static_cast<double>(number) <= field.max)) out_of_range(number);
     return number;
   } else if constexpr (std::same_as<T, std::string>) {
@@ -88,8 +91,7 @@ struct JsonReader {
       bool listed = false;
       for (const auto& name : known) listed = listed || name == entry.key();
       if (!listed) {
-        fail(ErrorKind::BadFile, "{}: unknown key \"{}\"{}", place, entry.key().substr(0, 80),
-             suggestion(entry.key(), known));
+        fail(ErrorKind::BadFile, "{}: unknown key {}{}", place, in_quotes(entry.key()), suggestion(entry.key(), known));
       }
     }
   }

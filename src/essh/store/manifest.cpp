@@ -7,7 +7,7 @@
 #include "essh/base/error.h"
 #include "essh/base/file.h"
 #include "essh/base/sha256.h"
-#include "essh/store/safetensors_header.h"
+#include "essh/base/utf8.h"
 
 namespace essh {
 namespace fs = std::filesystem;

@@ -4,6 +4,7 @@
 #include <concepts>
 
 #include "essh/base/error.h"
+#include "essh/base/utf8.h"
 
 namespace essh {
 namespace fs = std::filesystem;

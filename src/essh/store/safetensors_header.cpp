@@ -4,47 +4,16 @@
 
 #include <algorithm>
 #include <numeric>
-#include <optional>
 #include <tuple>
 
 #include "essh/base/error.h"
 #include "essh/base/json.h"
+#include "essh/base/utf8.h"
 
 namespace essh {
 namespace {
 
 constexpr std::string_view kMetadataKey = "__metadata__";
-
-// Offset of the first byte that is not part of well-formed UTF-8 (RFC 3629).
-std::optional<std::size_t> first_invalid_utf8(std::string_view text) {
-  const auto byte = [&](std::size_t i) { return i < text.size() ? static_cast<unsigned char>(text[i]) : 0u; };
-  for (std::size_t i = 0; i < text.size();) {
-    const unsigned lead = byte(i), second = byte(i + 1);
-    std::size_t length = 1;
-    if (lead >= 0x80) {
-      if (lead < 0xc2 || lead > 0xf4) return i;
-      length = lead < 0xe0 ? 2 : lead < 0xf0 ? 3 : 4;
-      const unsigned low = lead == 0xe0 ? 0xa0 : lead == 0xf0 ? 0x90 : 0x80;   // no overlong forms
-      const unsigned high = lead == 0xed ? 0x9f : lead == 0xf4 ? 0x8f : 0xbf;  // no surrogates, nothing past U+10FFFF
-      if (second < low || second > high) return i;
-      for (std::size_t k = 2; k < length; ++k) {
-        if ((byte(i + k) & 0xc0u) != 0x80u) return i;
-      }
-    }
-    i += length;
-  }
-  return std::nullopt;
-}
-
-// C0, DEL and the C1 block, which UTF-8 writes as C2 80 to C2 9F.
-bool has_control_character(std::string_view name) {
-  for (std::size_t i = 0; i < name.size(); ++i) {
-    const auto c = static_cast<unsigned char>(name[i]);
-    if (c < 0x20 || c == 0x7f) return true;
-    if (c == 0xc2 && i + 1 < name.size() && static_cast<unsigned char>(name[i + 1]) < 0xa0) return true;
-  }
-  return false;
-}
 
 void check_name(std::string_view name, std::string_view place) {
   if (name.size() > kMaxNameBytes) {
@@ -65,9 +34,9 @@ class HeaderReader : public nlohmann::json_sax<Json> {
   bool null() override { unexpected(); }
   bool boolean(bool) override { unexpected(); }
   bool binary(binary_t&) override { unexpected(); }
-  bool number_integer(number_integer_t value) override {
+  bool number_integer(number_integer_t) override {
     if (where_ == Where::List) {
-      fail(ErrorKind::BadFile, "{}: tensor {}: {} contains the negative number {}", place_, name(), key_, value);
+      fail(ErrorKind::BadFile, "{}: tensor {}: {} contains a negative number", place_, name(), key_);
     }
     unexpected();
   }
@@ -271,18 +240,6 @@ void check_layout(const SafetensorsHeader& header, std::uint64_t data_bytes, std
 }
 
 }  // namespace
-
-std::string in_quotes(std::string_view name) {
-  constexpr std::size_t kShown = 80;
-  std::size_t cut = std::min(kShown, name.size());
-  while (cut > 0 && cut < name.size() && (static_cast<unsigned char>(name[cut]) & 0xc0u) == 0x80u) --cut;
-  std::string shown(name.substr(0, cut));
-  if (has_control_character(shown) || first_invalid_utf8(shown)) {
-    std::ranges::replace_if(
-        shown, [](unsigned char c) { return c < 0x20 || c > 0x7e; }, '?');
-  }
-  return fmt::format("\"{}{}\"", shown, cut < name.size() ? "..." : "");
-}
 
 std::uint64_t checked_tensor_bytes(const TensorSpec& tensor, std::string_view place) {
   check_name(tensor.name, place);

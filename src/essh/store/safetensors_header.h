@@ -52,7 +52,4 @@ std::string safetensors_prefix(const SafetensorsHeader& header, std::string_view
 // Bytes of the whole tensor; refuses a name, rank or size that no file may have.
 std::uint64_t checked_tensor_bytes(const TensorSpec& tensor, std::string_view place);
 
-// Text from a file as it may stand in a message: in quotes, cut after 80 bytes, control characters replaced.
-std::string in_quotes(std::string_view name);
-
 }  // namespace essh

@@ -4,6 +4,7 @@
 
 #include "essh/base/error.h"
 #include "essh/base/json.h"
+#include "essh/base/utf8.h"
 #include "essh/store/problems.h"
 
 namespace essh {
