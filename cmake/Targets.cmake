@@ -1,5 +1,5 @@
 add_library(essh_options INTERFACE)
-target_include_directories(essh_options INTERFACE ${PROJECT_SOURCE_DIR}/src)
+target_include_directories(essh_options INTERFACE ${PROJECT_SOURCE_DIR}/src ${PROJECT_BINARY_DIR}/generated)
 target_link_libraries(essh_options INTERFACE Threads::Threads fmt::fmt)
 target_compile_options(essh_options INTERFACE
   $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wno-sign-conversion -Werror>
@@ -31,7 +31,9 @@ function(essh_library name)
   endif()
 endfunction()
 
-# essh_test(FOLDER [LINK targets...]): tests/FOLDER/*_test.cpp as one program and one CTest entry per test suite file.
+# essh_test(FOLDER [LINK targets...]): tests/FOLDER/*_test.cpp as one program and one CTest entry, and every
+# tests/FOLDER/NAME_fuzz.cpp as a program `NAME_fuzz ITERATIONS [SEED]` of its own. CTest runs a few iterations of those;
+# `./test` runs many under AddressSanitizer and UndefinedBehaviorSanitizer.
 function(essh_test name)
   cmake_parse_arguments(ARG "" "" "LINK" ${ARGN})
   file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/${name}/*_test.cpp)
@@ -41,4 +43,12 @@ function(essh_test name)
     target_link_libraries(${name}_test PRIVATE ${ARG_LINK} GTest::gtest_main)
     add_test(NAME ${name} COMMAND ${name}_test)
   endif()
+  file(GLOB fuzzers CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/${name}/*_fuzz.cpp)
+  foreach(source ${fuzzers})
+    get_filename_component(program ${source} NAME_WE)
+    add_executable(${program} ${source})
+    target_include_directories(${program} PRIVATE ${PROJECT_SOURCE_DIR})
+    target_link_libraries(${program} PRIVATE ${ARG_LINK})
+    add_test(NAME ${program} COMMAND ${program} 2000)
+  endforeach()
 endfunction()
