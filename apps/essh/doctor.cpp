@@ -122,7 +122,7 @@ Json to_json(const Report& report) {
           {"libraries", libraries}};
 }
 
-std::string or_unknown(std::string text) {
+std::string or_unknown(const std::string& text) {
   return text.empty() ? "unknown" : text;
 }
 

@@ -94,6 +94,7 @@ std::string system_text(const std::filesystem::path& path) {
 template <std::size_t N>
 std::vector<SimdFeature> find_features(const std::array<KnownFeature, N>& known, std::string_view flags) {
   std::vector<SimdFeature> features;
+  features.reserve(N);
   for (const auto& feature : known) features.push_back({feature.name, has_word(flags, feature.flag)});
   return features;
 }
