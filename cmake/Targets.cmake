@@ -31,9 +31,7 @@ function(essh_library name)
   endif()
 endfunction()
 
-# essh_test(FOLDER [LINK targets...]): tests/FOLDER/*_test.cpp as one program and one CTest entry, and every
-# tests/FOLDER/NAME_fuzz.cpp as a program `NAME_fuzz ITERATIONS [SEED]` of its own. CTest runs a few iterations of those;
-# `./test` runs many under AddressSanitizer and UndefinedBehaviorSanitizer.
+# essh_test(FOLDER [LINK targets...]): tests/FOLDER/*_test.cpp as one program and one CTest entry.
 function(essh_test name)
   cmake_parse_arguments(ARG "" "" "LINK" ${ARGN})
   file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/${name}/*_test.cpp)
@@ -44,13 +42,4 @@ function(essh_test name)
     add_test(NAME ${name} COMMAND ${name}_test)
     add_dependencies(essh_tests ${name}_test)
   endif()
-  file(GLOB fuzzers CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/${name}/*_fuzz.cpp)
-  foreach(source ${fuzzers})
-    get_filename_component(program ${source} NAME_WE)
-    add_executable(${program} ${source})
-    target_include_directories(${program} PRIVATE ${PROJECT_SOURCE_DIR})
-    target_link_libraries(${program} PRIVATE ${ARG_LINK})
-    add_test(NAME ${program} COMMAND ${program} 2000)
-    add_dependencies(essh_tests ${program})
-  endforeach()
 endfunction()
