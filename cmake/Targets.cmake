@@ -1,5 +1,5 @@
 add_library(essh_options INTERFACE)
-target_include_directories(essh_options INTERFACE ${PROJECT_SOURCE_DIR}/src)
+target_include_directories(essh_options INTERFACE ${PROJECT_SOURCE_DIR}/src ${PROJECT_BINARY_DIR}/generated)
 target_link_libraries(essh_options INTERFACE Threads::Threads fmt::fmt)
 target_compile_options(essh_options INTERFACE
   $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wno-sign-conversion -Werror>
@@ -31,7 +31,7 @@ function(essh_library name)
   endif()
 endfunction()
 
-# essh_test(FOLDER [LINK targets...]): tests/FOLDER/*_test.cpp as one program and one CTest entry per test suite file.
+# essh_test(FOLDER [LINK targets...]): tests/FOLDER/*_test.cpp as one program and one CTest entry.
 function(essh_test name)
   cmake_parse_arguments(ARG "" "" "LINK" ${ARGN})
   file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/${name}/*_test.cpp)
@@ -40,5 +40,6 @@ function(essh_test name)
     target_include_directories(${name}_test PRIVATE ${PROJECT_SOURCE_DIR})
     target_link_libraries(${name}_test PRIVATE ${ARG_LINK} GTest::gtest_main)
     add_test(NAME ${name} COMMAND ${name}_test)
+    add_dependencies(essh_tests ${name}_test)
   endif()
 endfunction()

@@ -9,6 +9,7 @@ void add_all(CLI::App& app) {
   add_export(app);
   add_verify(app);
   add_logits(app);
+  add_doctor(app);
 }
 
 }  // namespace essh::verbs

@@ -10,6 +10,7 @@ void add_spectral(CLI::App& app);
 void add_export(CLI::App& app);
 void add_verify(CLI::App& app);
 void add_logits(CLI::App& app);
+void add_doctor(CLI::App& app);
 
 // All of them, in the order of the help.
 void add_all(CLI::App& app);

@@ -1,0 +1,38 @@
+#pragma once
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace essh {
+
+struct SimdFeature {
+  std::string name;
+  bool present;
+};
+
+struct Processor {
+  std::string model;
+  std::string architecture;       // "x86_64", "aarch64"
+  std::vector<SimdFeature> simd;  // those that matter to us on this architecture, present or not
+};
+
+struct Memory {
+  std::uint64_t total = 0;
+  std::uint64_t available = 0;
+};
+
+// What the operating system says about this machine; a fact that cannot be read is empty or 0, never an error.
+// Instructions the operating system has not enabled count as absent, memory respects a container's limit.
+Processor this_processor();
+Memory this_memory();
+// Bytes of the last-level cache of the first core, 0 when unknown.
+std::uint64_t last_level_cache();
+// Model names of the NVIDIA GPUs whose driver is loaded.
+std::vector<std::string> nvidia_gpus();
+
+// The same from the text of /proc/cpuinfo and /proc/meminfo.
+Processor parse_processor(std::string_view cpuinfo, std::string_view architecture);
+Memory parse_memory(std::string_view meminfo);
+
+}  // namespace essh

@@ -1,0 +1,26 @@
+"""Calling the binary under test, for the programs of this folder."""
+import json
+import os
+import subprocess
+
+ESSH = os.environ["ESSH"]
+
+# docs/cli.md
+EXIT_USAGE = 2
+EXIT_BAD_FILE = 3
+EXIT_UNSUPPORTED = 4
+
+
+def essh(*arguments, stdin=b"", cwd=None, timeout=120):
+    """The finished process; its stdout and stderr are bytes and no terminals."""
+    return subprocess.run([ESSH, *map(str, arguments)], input=stdin, capture_output=True, cwd=cwd, timeout=timeout,
+                          check=False)
+
+
+def essh_json(*arguments, **options):
+    """The JSON a command prints; any other end of the command is an AssertionError."""
+    result = essh(*arguments, **options)
+    if result.returncode != 0:
+        raise AssertionError(f"essh {' '.join(map(str, arguments))} ended with {result.returncode}: "
+                             f"{result.stderr.decode(errors='replace')}")
+    return json.loads(result.stdout)

@@ -1,0 +1,114 @@
+# shellcheck shell=bash
+# Sourced by ./quickstart and ./test, from the repository's root: reporting of stages, packages, and builds of presets.
+
+if [ -t 1 ] && [ -z "${NO_COLOR:-}" ]; then
+  bold=$'\e[1m' red=$'\e[31m' plain=$'\e[0m'
+else
+  bold='' red='' plain=''
+fi
+
+say() { printf '%s\n' "$*"; }
+die() {
+  printf '%s%s: %s%s\n' "$red" "$(basename "$0")" "$*" "$plain" >&2
+  exit 1
+}
+
+duration() {
+  if [ "$1" -lt 60 ]; then printf '%ds' "$1"; else printf '%dm %02ds' $(($1 / 60)) $(($1 % 60)); fi
+}
+
+# run_stage NAME COMMAND...: the command under a title, with its time. A failure ends the script and says how to repeat
+# the stage; on_failure, where the script has defined it, speaks last.
+run_stage() {
+  local name=$1 start=$SECONDS status=0
+  shift
+  say "${bold}== $name${plain}"
+  # In a subshell, where `set -e` works; a function called as a condition would ignore it.
+  set +e
+  (
+    set -e
+    "$@"
+  )
+  status=$?
+  set -e
+  if [ "$status" -ne 0 ]; then
+    printf '%s== %s failed after %s (exit code %s)%s\n' "$red" "$name" "$(duration $((SECONDS - start)))" "$status" "$plain"
+    say "   run it again with: $(again "$name")"
+    if declare -F on_failure >/dev/null; then on_failure; fi
+    exit 1
+  fi
+  say "${bold}== $name done in $(duration $((SECONDS - start)))${plain}"
+}
+
+# packages_of KIND...: the packages of tools/packages for these kinds.
+packages_of() {
+  local kind package wanted
+  while read -r kind package; do
+    for wanted in "$@"; do
+      if [ "$kind" = "$wanted" ]; then say "$package"; fi
+    done
+  done <tools/packages
+}
+
+# Installs what is missing and touches nothing when all is there.
+install_packages() {
+  local names missing=() package as_root=()
+  mapfile -t names < <(packages_of "$@")
+  if ! command -v dpkg-query >/dev/null; then
+    say "This is not Debian or Ubuntu. Where the build stops for something missing, look for the like of:"
+    say "  ${names[*]}"
+    return 0
+  fi
+  local installed
+  installed=$(dpkg-query -W -f '${db:Status-Status} ${binary:Package}\n' 2>/dev/null | sed -n 's/^installed \([^:]*\).*/\1/p')
+  for package in "${names[@]}"; do
+    if ! grep -qxF -- "$package" <<<"$installed"; then missing+=("$package"); fi
+  done
+  if [ ${#missing[@]} -eq 0 ]; then
+    say "all ${#names[@]} packages are there"
+    return 0
+  fi
+  if [ "$(id -u)" -ne 0 ]; then
+    if ! command -v sudo >/dev/null; then
+      die "packages are missing and neither root nor sudo is at hand; as root, run: apt-get install ${missing[*]}"
+    fi
+    as_root=(sudo)
+  fi
+  say "installing ${missing[*]}"
+  mkdir -p build/logs
+  local log=build/logs/packages.log
+  if ! { "${as_root[@]}" apt-get update && "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive \
+    apt-get install -y --no-install-recommends "${missing[@]}"; } >"$log" 2>&1; then
+    tail -n 15 "$log" >&2
+    die "apt-get could not install ${missing[*]}; the whole log is $log"
+  fi
+}
+
+# As many compilers at once as there are cores, and memory for: 1.5 GB each.
+build_jobs() {
+  local cores memory
+  cores=$(nproc)
+  memory=$(awk '/^MemAvailable:/ { print int($2 / 1500000) }' /proc/meminfo 2>/dev/null || true)
+  if [ -n "$memory" ] && [ "$memory" -lt "$cores" ]; then cores=$memory; fi
+  if [ "$cores" -lt 1 ]; then cores=1; fi
+  say "$cores"
+}
+
+# build_preset PRESET [TARGET...]: configures, says what is off for want of a library, and builds.
+build_preset() {
+  local preset=$1 log=build/logs/configure-$1.log options=() arguments=()
+  shift
+  mkdir -p build/logs
+  if command -v ccache >/dev/null; then options+=(-DCMAKE_CXX_COMPILER_LAUNCHER=ccache); fi
+  if ! cmake --preset "$preset" "${options[@]}" >"$log" 2>&1; then
+    cat "$log" >&2
+    return 1
+  fi
+  sed -n 's/^-- essh: \(.*not found, off:.*\)/  \1/p' "$log"
+  if [ $# -gt 0 ]; then arguments+=(--target "$@"); fi
+  # On a terminal ninja redraws one line; in a pipe only warnings and errors are worth having.
+  if ! [ -t 1 ]; then arguments+=(-- --quiet); fi
+  cmake --build --preset "$preset" --parallel "$(build_jobs)" "${arguments[@]}"
+}
+
+link_binary() { ln -sfn build/release/apps/essh/essh essh; }
