@@ -6,5 +6,6 @@ namespace essh::verbs {
 
 // All of them, in the order of the help.
 void add_all(CLI::App& app);
+void add_tokenizer(CLI::App& app);
 
 }  // namespace essh::verbs
