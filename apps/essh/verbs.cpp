@@ -6,10 +6,14 @@ void add_all(CLI::App& app) {
   add_init(app);
   add_info(app);
   add_spectral(app);
+  add_tokenizer(app);
+  add_train(app);
   add_export(app);
   add_verify(app);
   add_logits(app);
   add_doctor(app);
+  add_encode(app);
+  add_decode(app);
 }
 
 }  // namespace essh::verbs

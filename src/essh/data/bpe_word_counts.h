@@ -1,0 +1,59 @@
+#pragma once
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "essh/base/thread_pool.h"
+#include "essh/data/pretokenizer.h"
+#include "essh/data/tokenizer_added.h"
+
+namespace essh {
+
+struct StringHash {
+  using is_transparent = void;
+  std::size_t operator()(std::string_view text) const { return std::hash<std::string_view>()(text); }
+};
+using WordCounts = std::unordered_map<std::string, std::uint64_t, StringHash, std::equal_to<>>;
+
+// How often each word occurs in texts and files. The counts depend on the input and its order, never on the threads.
+class BpeWordCounter {
+ public:
+  // `pattern` is "gpt2" or "llama3". The text is cut at special tokens, which are not counted. When more than
+  // `max_words` words are held, the rarest are forgotten until half are left.
+  BpeWordCounter(const std::string& pattern, const std::vector<std::string>& special_tokens, std::uint64_t max_words,
+                 int threads);
+
+  void add_text(std::string_view text);
+  // Reads the file piece by piece, cut where no word can cross.
+  void add_file(const std::filesystem::path& path);
+
+  // Bytes taken so far, and those of words that were forgotten.
+  std::uint64_t bytes() const { return bytes_; }
+  std::uint64_t forgotten() const { return forgotten_; }
+  // Counts what is waiting, and hands the counts over.
+  WordCounts take();
+
+ private:
+  void add_block(std::string block);
+  void count_blocks();
+  void forget_rare();
+  std::size_t safe_cut(std::string_view text) const;
+
+  std::vector<std::string> special_;
+  PreTokenizer pretokenizer_;
+  AddedTokenFinder finder_;
+  std::uint64_t max_words_;
+  ThreadPool pool_;
+  std::vector<std::string> waiting_;
+  std::size_t waiting_bytes_ = 0;
+  std::vector<WordCounts> per_thread_;
+  WordCounts counts_;
+  std::uint64_t bytes_ = 0;
+  std::uint64_t forgotten_ = 0;
+};
+
+}  // namespace essh

@@ -1,0 +1,82 @@
+#pragma once
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "essh/data/regex_splitter.h"
+#include "essh/data/splitter.h"
+
+// How text is cut into the words that byte pair encoding then works on: a list of steps, each cutting the pieces of the
+// one before, as in the "pre_tokenizer" of a tokenizer.json.
+namespace essh {
+
+enum class SplitBehavior { Removed, Isolated, MergedWithPrevious, MergedWithNext, Contiguous };
+
+struct SplitStep {
+  std::string pattern;
+  bool literal = false;  // plain text rather than a regular expression
+  bool invert = false;   // what lies between matches takes the part of the matches
+  SplitBehavior behavior = SplitBehavior::Isolated;
+};
+
+struct DigitsStep {
+  bool individual_digits = false;
+};
+
+// Last in every list.
+struct ByteLevelStep {
+  bool add_prefix_space = false;
+  bool use_regex = true;  // cut by GPT-2's pattern
+};
+
+using PreTokenizerStep = std::variant<SplitStep, DigitsStep, ByteLevelStep>;
+
+class PreTokenizer {
+ public:
+  // `place` starts the message when a pattern is refused.
+  PreTokenizer(const std::vector<PreTokenizerStep>& steps, const std::string& place);
+
+  // Calls word(std::string_view) for each word in order; words are never empty. The view may end with the call.
+  template <class Word>
+  void for_each_word(std::string_view text, Word&& word) const {
+    switch (plan_) {
+      case Plan::Gpt2:
+        return walk(text, gpt2_word_end, word);
+      case Plan::Llama3:
+        return walk(text, llama3_word_end, word);
+      case Plan::Steps:
+        return run(0, text, std::ref(word));
+    }
+  }
+
+ private:
+  enum class Plan { Gpt2, Llama3, Steps };
+  using WordEnd = std::size_t (*)(std::string_view, std::size_t);
+  using Sink = std::function<void(std::string_view)>;
+
+  struct Step {
+    PreTokenizerStep what;
+    WordEnd word_end = nullptr;          // a pattern known by heart
+    std::optional<RegexSplitter> regex;  // any other
+  };
+
+  template <class Word>
+  static void walk(std::string_view text, WordEnd word_end, Word&& word) {
+    for (std::size_t begin = 0; begin < text.size();) {
+      const std::size_t end = word_end(text, begin);
+      word(text.substr(begin, end - begin));
+      begin = end;
+    }
+  }
+  void run(std::size_t step, std::string_view text, const Sink& word) const;
+  void split(const Step& step, std::string_view text, const Sink& piece) const;
+
+  std::vector<Step> steps_;
+  Plan plan_ = Plan::Steps;
+};
+
+}  // namespace essh

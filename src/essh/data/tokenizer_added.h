@@ -1,0 +1,63 @@
+#pragma once
+#include <array>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "essh/data/tokenizer.h"
+
+namespace essh {
+
+// A token found in the text as it stands, before the text is cut into words.
+struct AddedToken {
+  TokenId id = 0;
+  std::string content;
+  bool single_word = false;  // only where no letter or digit adjoins
+  bool lstrip = false;       // takes the spaces before it along
+  bool rstrip = false;
+  bool normalized = false;  // looked for after those that are not
+  bool special = false;     // an end of text, a role: not text of its own
+};
+
+// Finds a set of added tokens: the leftmost, and of those that start there the longest.
+class AddedTokenFinder {
+ public:
+  AddedTokenFinder() = default;
+  explicit AddedTokenFinder(std::vector<AddedToken> tokens);
+
+  // Calls text(std::string_view) and token(id) in the order of the text; pieces of text are never empty.
+  template <class Text, class Token>
+  void split(std::string_view text, bool parse_special, Text&& on_text, Token&& on_token) const {
+    std::size_t done = 0;
+    std::size_t from = 0;
+    while (const auto match = find(text, from)) {
+      from = match->end;
+      std::size_t begin = match->begin;
+      std::size_t end = match->end;
+      if (!accept(text, *match->token, parse_special, done, begin, end)) continue;
+      if (done < begin) on_text(text.substr(done, begin - done));
+      on_token(match->token->id);
+      done = end;
+    }
+    if (done < text.size()) on_text(text.substr(done));
+  }
+
+ private:
+  struct Match {
+    const AddedToken* token;
+    std::size_t begin;
+    std::size_t end;
+  };
+  std::optional<Match> find(std::string_view text, std::size_t from) const;
+  const AddedToken* longest_at(std::string_view text, std::size_t begin) const;
+  // Whether the match counts; widens [begin, end) by the spaces it takes along, not before `done`.
+  bool accept(std::string_view text, const AddedToken& token, bool parse_special, std::size_t done, std::size_t& begin,
+              std::size_t& end) const;
+
+  std::vector<AddedToken> tokens_;  // sorted by content
+  std::array<bool, 256> starts_{};  // bytes that one of them starts with
+  std::string start_list_;
+};
+
+}  // namespace essh

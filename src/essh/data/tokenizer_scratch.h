@@ -1,0 +1,53 @@
+#pragma once
+#include <memory>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+namespace essh {
+
+// Working memory that threads borrow, so that const members can be called from all of them: there are never more of T
+// than threads were inside at once.
+template <class T>
+class ScratchPool {
+ public:
+  class Loan {
+   public:
+    Loan(ScratchPool& pool, std::unique_ptr<T> item) : pool_(pool), item_(std::move(item)) {}
+    ~Loan() { pool_.give_back(std::move(item_)); }
+    Loan(const Loan&) = delete;
+    Loan& operator=(const Loan&) = delete;
+    T& operator*() { return *item_; }
+    T* operator->() { return item_.get(); }
+
+   private:
+    ScratchPool& pool_;
+    std::unique_ptr<T> item_;
+  };
+
+  Loan borrow() {
+    {
+      const std::lock_guard lock(mutex_);
+      if (!free_.empty()) {
+        std::unique_ptr<T> item = std::move(free_.back());
+        free_.pop_back();
+        return Loan(*this, std::move(item));
+      }
+      // So that giving back never has to allocate.
+      free_.reserve(++made_);
+    }
+    return Loan(*this, std::make_unique<T>());
+  }
+
+ private:
+  void give_back(std::unique_ptr<T> item) {
+    const std::lock_guard lock(mutex_);
+    free_.push_back(std::move(item));
+  }
+
+  std::mutex mutex_;
+  std::vector<std::unique_ptr<T>> free_;
+  std::size_t made_ = 0;
+};
+
+}  // namespace essh
