@@ -146,6 +146,7 @@ class Preparation {
 
     Progress progress("prepare", total_bytes_, "MB", 1e6);
     progress_ = &progress;
+    progress.update(starts_[state_.source] + static_cast<double>(state_.consumed));
     SourceReader reader(sources_.files, plan_.field, state_.source, state_.position);
     const int workers = std::max(options_.threads, 1);
     OrderedPipeline<Work> pipeline(workers, static_cast<std::size_t>(workers + workers / 2 + 2));
@@ -209,6 +210,7 @@ class Preparation {
     if (shards == kept_shards_ && done - kept_done_ < static_cast<double>(options_.checkpoint_bytes)) return;
     state_.source = work.source;
     state_.position = work.block.end;
+    state_.consumed = work.block.consumed;
     state_.train.shards = train_->checkpoint();
     state_.valid.shards = valid_->checkpoint();
     journal_.keep(state_);

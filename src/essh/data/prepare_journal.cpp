@@ -24,6 +24,7 @@ template <class Visitor>
 void fields(Visitor& visit, PrepareState& state) {
   visit("source", state.source, {.required = true});
   visit("position", state.position, {.required = true});
+  visit("consumed", state.consumed, {.required = true});
   visit("train", state.train, {.required = true});
   visit("valid", state.valid, {.required = true});
   visit("bad_lines", state.bad_lines, {.min = 0, .required = true});

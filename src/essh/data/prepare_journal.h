@@ -22,6 +22,7 @@ struct PrepareState {
 
   std::size_t source = 0;  // among those of this part
   SourcePosition position;
+  std::uint64_t consumed = 0;  // bytes of the source file, for the progress line
   Split train;
   Split valid;
   std::int64_t bad_lines = 0;
