@@ -3,7 +3,7 @@
 namespace essh::verbs {
 
 void add_all(CLI::App& app) {
-  static_cast<void>(app);
+  add_prepare(app);
 }
 
 }  // namespace essh::verbs
