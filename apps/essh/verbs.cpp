@@ -7,13 +7,11 @@ void add_all(CLI::App& app) {
   add_info(app);
   add_spectral(app);
   add_tokenizer(app);
-  add_train(app);
+  add_prepare(app);
   add_export(app);
   add_verify(app);
   add_logits(app);
   add_doctor(app);
-  add_encode(app);
-  add_decode(app);
 }
 
 }  // namespace essh::verbs

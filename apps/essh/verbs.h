@@ -8,13 +8,11 @@ void add_init(CLI::App& app);
 void add_info(CLI::App& app);
 void add_spectral(CLI::App& app);
 void add_tokenizer(CLI::App& app);
-void add_train(CLI::App& app);
+void add_prepare(CLI::App& app);
 void add_export(CLI::App& app);
 void add_verify(CLI::App& app);
 void add_logits(CLI::App& app);
 void add_doctor(CLI::App& app);
-void add_encode(CLI::App& app);
-void add_decode(CLI::App& app);
 
 // All of them, in the order of the help.
 void add_all(CLI::App& app);

@@ -45,6 +45,23 @@ TEST_F(FileTest, AbandonedFileLeavesNothing) {
   EXPECT_TRUE(fs::is_empty(folder));
 }
 
+TEST_F(FileTest, AppendFileContinuesFromTheKeptBytes) {
+  const auto bytes = [](std::string_view text) { return std::as_bytes(std::span(text)); };
+  {
+    AppendFile file(folder / "x.part", 0);
+    file.append(bytes("0123456789"));
+  }
+  AppendFile file(folder / "x.part", 4);
+  EXPECT_EQ(file.size(), 4u);
+  file.append(bytes("abc"));
+  file.overwrite(0, bytes("__"));
+  file.publish(folder / "x");
+  EXPECT_EQ(read_text(folder / "x", 100), "__23abc");
+  EXPECT_FALSE(fs::exists(folder / "x.part"));
+  write_durably(folder / "short", "abc");
+  EXPECT_THROW(AppendFile(folder / "short", 4), Error);
+}
+
 TEST_F(FileTest, ErrorsNameTheFile) {
   try {
     read_text(folder / "none", 10);

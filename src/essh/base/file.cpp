@@ -122,6 +122,54 @@ void DurableFile::commit() {
   sync_folder(target_.parent_path());
 }
 
+AppendFile::AppendFile(const fs::path& path, std::uint64_t keep)
+    : path_(path), descriptor_(open_or_fail(path, O_RDWR | O_CREAT, "writing")), size_(keep) {
+  const auto found = regular_size(descriptor_, path_);
+  if (found >= keep && ::ftruncate(descriptor_, static_cast<off_t>(keep)) == 0) return;
+  const std::string why = found < keep ? fmt::format("{} bytes, expected at least {}", found, keep) : reason();
+  ::close(descriptor_);
+  fail(ErrorKind::BadFile, "{}: cannot continue this file: {}", path_.string(), why);
+}
+
+AppendFile::~AppendFile() {
+  if (descriptor_ >= 0) ::close(descriptor_);
+}
+
+void AppendFile::append(std::span<const std::byte> bytes) {
+  const auto offset = size_;
+  size_ += bytes.size();
+  overwrite(offset, bytes);
+}
+
+void AppendFile::overwrite(std::uint64_t offset, std::span<const std::byte> bytes) {
+  ESSH_ASSERT(offset + bytes.size() <= size_);
+  std::size_t done = 0;
+  while (done < bytes.size()) {
+    const auto put = injected_failure() ? -1
+                                        : ::pwrite(descriptor_, bytes.data() + done, bytes.size() - done,
+                                                   static_cast<off_t>(offset + done));
+    if (put < 0 && errno == EINTR) continue;
+    if (put < 0) fail(ErrorKind::BadFile, "{}: write failed: {}; free some space and try again", path_.string(), reason());
+    done += static_cast<std::size_t>(put);
+  }
+}
+
+void AppendFile::sync() {
+  if (injected_failure() || ::fsync(descriptor_) != 0) {
+    fail(ErrorKind::BadFile, "{}: fsync failed: {}", path_.string(), reason());
+  }
+}
+
+void AppendFile::publish(const fs::path& target) {
+  sync();
+  const int descriptor = std::exchange(descriptor_, -1);
+  if (::close(descriptor) != 0) fail(ErrorKind::BadFile, "{}: close failed: {}", path_.string(), reason());
+  if (injected_failure() || ::rename(path_.c_str(), target.c_str()) != 0) {
+    fail(ErrorKind::BadFile, "{}: rename failed: {}", target.string(), reason());
+  }
+  sync_folder(target.parent_path());
+}
+
 void write_durably(const fs::path& target, std::string_view text) {
   DurableFile file(target);
   file.write(text);

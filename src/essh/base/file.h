@@ -67,6 +67,31 @@ class DurableFile {
   std::uint64_t written_ = 0;
 };
 
+// A file that grows over several runs: synced at checkpoints, cut back to the last one after a crash, renamed when whole.
+// It stays on disk when abandoned.
+class AppendFile {
+ public:
+  // Opens or creates `path` and keeps its first `keep` bytes; a file shorter than that is an error.
+  AppendFile(const std::filesystem::path& path, std::uint64_t keep);
+  ~AppendFile();
+  AppendFile(const AppendFile&) = delete;
+  AppendFile& operator=(const AppendFile&) = delete;
+
+  std::uint64_t size() const { return size_; }
+  const std::filesystem::path& path() const { return path_; }
+  void append(std::span<const std::byte> bytes);
+  // Replaces bytes that were appended before.
+  void overwrite(std::uint64_t offset, std::span<const std::byte> bytes);
+  void sync();
+  // Syncs and renames to `target`, durably; nothing may be written afterwards.
+  void publish(const std::filesystem::path& target);
+
+ private:
+  std::filesystem::path path_;
+  int descriptor_ = -1;
+  std::uint64_t size_ = 0;
+};
+
 void write_durably(const std::filesystem::path& target, std::string_view text);
 // The whole file, refused when larger than `limit` bytes.
 std::string read_text(const std::filesystem::path& path, std::uint64_t limit);

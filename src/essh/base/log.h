@@ -7,6 +7,7 @@ namespace essh::log {
 
 enum class Level { Quiet, Normal, Verbose };
 void set_level(Level level);
+Level level();
 
 // Standard error only: results go to standard output.
 void write(Level level, std::string_view prefix, std::string_view message);

@@ -6,6 +6,7 @@
 
 #include <cstdlib>
 
+#include "essh/base/log.h"
 #include "essh/base/units.h"
 
 namespace essh {
@@ -22,7 +23,7 @@ Progress::Progress(std::string title, double total, std::string unit, double sca
       start_(Clock::now()), drawn_(terminal_ ? start_ - std::chrono::hours(1) : start_) {}
 
 Progress::~Progress() {
-  if (!finished_ && terminal_) fmt::print(stderr, "\n");
+  if (!finished_ && terminal_ && log::level() != log::Level::Quiet) fmt::print(stderr, "\n");
 }
 
 double Progress::elapsed() const { return std::chrono::duration<double>(Clock::now() - start_).count(); }
@@ -42,6 +43,7 @@ void Progress::finish(std::string_view note) {
 }
 
 void Progress::draw(double done, std::string_view note, bool last) {
+  if (log::level() == log::Level::Quiet) return;
   const double seconds = elapsed();
   const double rate = seconds > 0 ? (done - (first_ < 0 ? 0 : first_)) / seconds : 0;
   std::string line = title_;

@@ -1,0 +1,60 @@
+#pragma once
+#include <cstdint>
+#include <filesystem>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "essh/data/shard.h"
+
+namespace essh {
+
+// The tokens of one split as one stream: shard after shard. Reading is safe from several threads.
+class TokenStream {
+ public:
+  TokenStream() = default;
+  explicit TokenStream(std::vector<Shard> shards);
+
+  std::int64_t tokens() const { return starts_.back(); }
+  // Tokens [first, first + out.size()).
+  void read(std::int64_t first, std::span<std::int32_t> out) const;
+
+  // Windows of context + 1 tokens, `context` apart, so that each token but the first is predicted once; a rest shorter
+  // than that is left out.
+  std::int64_t windows(std::int64_t context) const;
+  // Window `index`; out has context + 1 places.
+  void read_window(std::int64_t index, std::span<std::int32_t> out) const;
+
+ private:
+  std::vector<Shard> shards_;
+  std::vector<std::int64_t> starts_{0};  // of each shard, and the end
+};
+
+// A folder that `essh prepare` wrote: dataset.json, or the complete set of dataset-1ofN.json to dataset-NofN.json.
+class Dataset {
+ public:
+  explicit Dataset(const std::filesystem::path& folder, Verify verify = Verify::Quick);
+
+  const TokenStream& train() const { return train_; }
+  const TokenStream& valid() const { return valid_; }
+  // Bytes of text per token of the split, the end-of-text tokens counted; 0 for an empty one. Bits per byte are the
+  // mean loss in bits divided by this.
+  double train_bytes_per_token() const { return train_bytes_per_token_; }
+  double valid_bytes_per_token() const { return valid_bytes_per_token_; }
+  std::int64_t vocab_size() const { return format_.vocab_size; }
+  std::int32_t eos_id() const { return eos_id_; }
+  const std::string& tokenizer_hash() const { return format_.tokenizer_hash; }
+  // A hash of every token in order: a checkpoint keeps it, and training on other data is noticed.
+  const std::string& fingerprint() const { return fingerprint_; }
+
+ private:
+  TokenFormat format_;
+  std::int32_t eos_id_ = 0;
+  TokenStream train_;
+  TokenStream valid_;
+  double train_bytes_per_token_ = 0;
+  double valid_bytes_per_token_ = 0;
+  std::string fingerprint_;
+};
+
+}  // namespace essh

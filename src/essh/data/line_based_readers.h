@@ -1,0 +1,79 @@
+#pragma once
+#include <filesystem>
+#include <memory>
+#include <string>
+
+#include "essh/data/byte_stream.h"
+#include "essh/data/document_reader.h"
+#include "essh/data/json_field_scanner.h"
+#include "essh/data/line_reader.h"
+
+namespace essh {
+
+// What the readers of line-based formats share: the stream, its lines and the document being built.
+class LineBasedReader : public DocumentReader {
+ public:
+  LineBasedReader(const std::filesystem::path& path, SourcePosition start);
+  bool read(Block& block) final;
+
+ protected:
+  // Takes the next line into the block; false to keep it for the next block, which is sure to take it.
+  virtual bool take(const Line& line, std::uint64_t number, Block& block) = 0;
+  // After the last line.
+  virtual void end(Block& block) { builder_.finish(block); }
+  // Whether reading could go on from here without what was read before.
+  virtual bool between_documents() const { return !builder_.inside(); }
+
+  DocumentBuilder builder_;
+
+ private:
+  std::unique_ptr<ByteStream> stream_;
+  LineReader lines_;
+  Line line_;
+  bool held_ = false;
+  bool ended_ = false;
+  SourcePosition line_start_;
+};
+
+class TextReader final : public LineBasedReader {
+ public:
+  using LineBasedReader::LineBasedReader;
+
+ private:
+  bool take(const Line& line, std::uint64_t number, Block& block) override;
+};
+
+class FastaReader final : public LineBasedReader {
+ public:
+  using LineBasedReader::LineBasedReader;
+
+ private:
+  bool take(const Line& line, std::uint64_t number, Block& block) override;
+  bool between_documents() const override { return !in_record_; }
+
+  bool in_record_ = false;
+  bool passing_ = false;  // inside a title or comment line that came in parts
+  bool faulty_ = false;   // the fault of sequence without a title was reported
+};
+
+// Whole lines are handed on undecoded. A line longer than LineReader::kWholeLine is decoded here, part by part; when
+// such a line turns out bad after a piece of its document was handed on, the document ends there and the line counts as
+// bad.
+class JsonlReader final : public LineBasedReader {
+ public:
+  JsonlReader(const std::filesystem::path& path, const std::string& field, SourcePosition start)
+      : LineBasedReader(path, start), scanner_(field) {}
+
+ private:
+  bool take(const Line& line, std::uint64_t number, Block& block) override;
+  bool between_documents() const override { return !in_long_line_; }
+
+  JsonFieldScanner scanner_;
+  std::string decoded_;
+  bool in_long_line_ = false;
+};
+
+std::unique_ptr<DocumentReader> open_parquet_reader(const std::filesystem::path& path, const std::string& column,
+                                                    std::uint64_t first_row);
+
+}  // namespace essh

@@ -1,0 +1,168 @@
+#include "essh/data/loader.h"
+
+#include <memory>
+#include <set>
+
+#include "essh/data/xxhash64.h"
+#include "tests/data/corpus_fixture.h"
+
+namespace essh {
+namespace {
+namespace fs = std::filesystem;
+
+struct LoaderTest : CorpusTest {
+  fs::path data;
+
+  void SetUp() override {
+    CorpusTest::SetUp();
+    data = folder / "data";
+    std::string file;
+    for (const auto& text : random_documents(200, 10, 300)) file += text + "\n<|endoftext|>\n";
+    PrepareOptions options;
+    options.inputs = {write("a.txt", file)};
+    options.folder = data;
+    options.valid_fraction = 0.1;
+    options.shard_tokens = 3001;
+    prepare(options, byte_encoder());
+  }
+};
+
+std::uint64_t hash_of(std::span<const std::int32_t> row) {
+  return xxhash64(std::as_bytes(row));
+}
+
+// Takes `samples` samples from `position` on, as a group of ranks would: their hashes by place in the global stream.
+void train(const TokenStream& stream, LoaderOptions options, std::int64_t& position, std::int64_t samples,
+           std::vector<std::uint64_t>& seen) {
+  std::vector<std::unique_ptr<Loader>> group;
+  for (options.rank = 0; options.rank < options.ranks; ++options.rank) {
+    group.push_back(std::make_unique<Loader>(stream, options, position));
+  }
+  const auto end = position + samples;
+  seen.resize(static_cast<std::size_t>(end));
+  while (group[0]->position() < end) {
+    for (auto& loader : group) {
+      const auto batch = loader->next();
+      for (std::int64_t row = 0; row < batch.rows; ++row) {
+        auto& place = seen.at(static_cast<std::size_t>(batch.first_sample + row));
+        EXPECT_EQ(place, 0u) << "a sample was seen twice";
+        place = hash_of(batch.row(row));
+      }
+    }
+  }
+  for (const auto& loader : group) EXPECT_EQ(loader->position(), end);
+  position = end;
+}
+
+TEST_F(LoaderTest, AnyRanksRowsAndRestartsSeeOneStream) {
+  const Dataset dataset(data);
+  const LoaderOptions one{.context = 64, .rows = 1, .seed = 5};
+  std::vector<std::uint64_t> expected;
+  std::int64_t position = 0;
+  const std::int64_t samples = 1200;
+  ASSERT_GT(samples, 2 * dataset.train().windows(64)) << "the test should cross epochs";
+  train(dataset.train(), one, position, samples, expected);
+
+  const auto with = [](std::int64_t rows, int ranks) {
+    return LoaderOptions{.context = 64, .rows = rows, .seed = 5, .ranks = ranks};
+  };
+  std::vector<std::uint64_t> two;
+  position = 0;
+  train(dataset.train(), with(3, 2), position, samples, two);
+  EXPECT_EQ(two, expected);
+
+  std::vector<std::uint64_t> changing;
+  position = 0;
+  for (const auto& [rows, ranks] : {std::pair{4, 1}, {2, 2}, {8, 1}, {1, 4}, {4, 3}}) {
+    train(dataset.train(), with(rows, ranks), position, 240, changing);
+  }
+  EXPECT_EQ(changing, expected);
+
+  std::vector<std::uint64_t> other_seed;
+  position = 0;
+  train(dataset.train(), {.context = 64, .rows = 1, .seed = 6}, position, samples, other_seed);
+  EXPECT_NE(other_seed, expected);
+}
+
+TEST_F(LoaderTest, AnEpochCoversTheStreamOnce) {
+  const Dataset dataset(data);
+  const auto& stream = dataset.train();
+  const std::int64_t context = 50;
+  std::multiset<std::uint64_t> windows;
+  std::vector<std::int32_t> all(static_cast<std::size_t>(stream.tokens()));
+  stream.read(0, all);
+  for (std::int64_t i = 0; i < stream.windows(context); ++i) {
+    windows.insert(hash_of(std::span(all).subspan(static_cast<std::size_t>(i * context), context + 1)));
+  }
+  Loader loader(stream, {.context = context});
+  std::multiset<std::uint64_t> seen;
+  for (std::int64_t i = 0; i < loader.samples(); ++i) seen.insert(hash_of(loader.next().row(0)));
+  EXPECT_EQ(seen, windows);
+}
+
+TEST_F(LoaderTest, SeekGoesAnywhere) {
+  const Dataset dataset(data);
+  Loader loader(dataset.train(), {.context = 32, .rows = 2});
+  std::vector<std::vector<std::int32_t>> batches;
+  for (int i = 0; i < 20; ++i) batches.push_back(loader.next().tokens);
+  for (const std::int64_t to : {30, 0, 12}) {
+    loader.seek(to);
+    EXPECT_EQ(loader.position(), to);
+    EXPECT_EQ(loader.next().tokens, batches[static_cast<std::size_t>(to / 2)]);
+  }
+}
+
+TEST_F(LoaderTest, TooLittleTextIsSaid) {
+  const Dataset dataset(data);
+  EXPECT_NE(message_of([&] { Loader(dataset.train(), {.context = 1'000'000}); }).find("too few"), std::string::npos);
+  EXPECT_EQ(dataset.valid().windows(1'000'000), 0);
+}
+
+TEST_F(LoaderTest, DamageNamesTheShard) {
+  const auto path = data / "train-00001.bin";
+  const auto good = read_text(path, 1u << 20);
+  const auto expect_named = [&](const fs::path& shard, std::string_view why) {
+    const auto message = message_of([&] { Dataset{data}; });
+    EXPECT_NE(message.find(shard.string()), std::string::npos) << message;
+    EXPECT_NE(message.find(why), std::string::npos) << message;
+  };
+  write_durably(path, good.substr(0, good.size() - 1));
+  expect_named(path, "bytes");
+  for (std::size_t at = 0; at < kShardHeaderBytes; ++at) {
+    auto bad = good;
+    bad[at] ^= 1;
+    write_durably(path, bad);
+    EXPECT_NE(message_of([&] { Dataset{data}; }).find(path.string()), std::string::npos) << "byte " << at;
+  }
+  auto bad = good;
+  bad[kShardHeaderBytes + 5] ^= 1;
+  write_durably(path, bad);
+  expect_named(path, "changed or damaged");
+  fs::remove(path);
+  expect_named(path, "cannot open");
+  fs::copy(data / "train-00002.bin", path);
+  expect_named(path, "changed or swapped");
+  write_durably(path, good);
+  const auto fingerprint = Dataset(data).fingerprint();
+  EXPECT_EQ(fingerprint.size(), 64u);
+}
+
+// Sampling looks at 64 pages; the full check finds one changed bit anywhere.
+TEST_F(LoaderTest, FullVerificationFindsOneBit) {
+  PrepareOptions options;
+  options.inputs = {write("big.txt", std::string(600000, 'a'))};
+  options.folder = folder / "big";
+  options.valid_fraction = 0;
+  prepare(options, byte_encoder());
+  const auto path = options.folder / "train-00000.bin";
+  auto bytes = read_text(path, 1u << 30);
+  const auto pages = sample_pages(bytes.size() - kShardHeaderBytes);
+  ASSERT_GT(pages.size(), 2u);
+  bytes[kShardHeaderBytes + pages[0].size + 1000] ^= 4;
+  write_durably(path, bytes);
+  EXPECT_NO_THROW(Dataset{options.folder});
+  EXPECT_NE(message_of([&] { Dataset(options.folder, Verify::Full); }).find(path.string()), std::string::npos);
+}
+
+}  // namespace
+}  // namespace essh

@@ -1,0 +1,207 @@
+#include "essh/data/prepare.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "essh/base/json.h"
+#include "essh/data/dataset.h"
+#include "tests/data/corpus_fixture.h"
+
+namespace essh {
+namespace {
+namespace fs = std::filesystem;
+
+struct PrepareTest : CorpusTest {
+  PrepareOptions options(const std::string& name, std::vector<std::string> inputs) const {
+    PrepareOptions chosen;
+    chosen.inputs = std::move(inputs);
+    chosen.folder = folder / name;
+    chosen.valid_fraction = 0.25;
+    chosen.shard_tokens = 10000;
+    chosen.checkpoint_bytes = 1;
+    return chosen;
+  }
+
+  std::string write_jsonl(const std::string& name, const std::vector<std::string>& documents) const {
+    std::string file;
+    for (const auto& document : documents) file += to_text(Json{{"text", document}}) + "\n";
+    return write(name, file);
+  }
+};
+
+std::map<std::string, std::string> files_in(const fs::path& folder) {
+  std::map<std::string, std::string> files;
+  for (const auto& entry : fs::directory_iterator(folder)) {
+    files[entry.path().filename().string()] = read_text(entry.path(), 1u << 30);
+  }
+  return files;
+}
+
+std::vector<std::string> documents_of(const TokenStream& stream) {
+  std::vector<std::int32_t> tokens(static_cast<std::size_t>(stream.tokens()));
+  stream.read(0, tokens);
+  std::vector<std::string> documents(1);
+  for (const auto token : tokens) {
+    if (token == 256)
+      documents.emplace_back();
+    else
+      documents.back() += static_cast<char>(token);
+  }
+  EXPECT_TRUE(documents.back().empty()) << "the last document is not followed by the end of text";
+  documents.pop_back();
+  return documents;
+}
+
+TEST_F(PrepareTest, EveryDocumentGoesToOneSplitInOrder) {
+  const auto texts = random_documents(400, 1, 600);
+  const auto chosen = options("data", {write_jsonl("a.jsonl", texts)});
+  const auto report = prepare(chosen, byte_encoder());
+  const Dataset dataset(chosen.folder, Verify::Full);
+  const auto train = documents_of(dataset.train());
+  const auto valid = documents_of(dataset.valid());
+  std::vector<std::string> merged;
+  for (std::size_t i = 0, t = 0, v = 0; i < texts.size(); ++i) {
+    if (t < train.size() && train[t] == texts[i])
+      merged.push_back(train[t++]);
+    else if (v < valid.size())
+      merged.push_back(valid[v++]);
+  }
+  EXPECT_EQ(merged, texts);
+  EXPECT_GT(valid.size(), 60u);
+  EXPECT_LT(valid.size(), 140u);
+  const auto& manifest = report.manifest;
+  EXPECT_EQ(manifest.train.documents, static_cast<std::int64_t>(train.size()));
+  EXPECT_EQ(manifest.train.tokens, manifest.train.bytes + manifest.train.documents);
+  EXPECT_GT(manifest.train.shards.size(), 5u);
+  EXPECT_EQ(manifest.train.shards[0].tokens, 10000);
+  EXPECT_DOUBLE_EQ(dataset.valid_bytes_per_token(),
+                   static_cast<double>(manifest.valid.bytes) / static_cast<double>(manifest.valid.tokens));
+  EXPECT_FALSE(fs::exists(chosen.folder / "prepare.state.json"));
+}
+
+TEST_F(PrepareTest, ThreadsLeaveNoTrace) {
+  const std::vector<std::string> inputs = {write_jsonl("a.jsonl", random_documents(3000, 1, 2000)),
+                                           write("b.txt", random_documents(1, 3 * kPieceBytes, 3 * kPieceBytes)[0])};
+  auto one = options("one", inputs);
+  one.shard_tokens = 1'000'000;
+  auto many = one;
+  many.folder = folder / "many";
+  many.threads = 5;
+  prepare(one, byte_encoder());
+  prepare(many, byte_encoder());
+  EXPECT_EQ(files_in(one.folder), files_in(many.folder));
+}
+
+// A run that fails at its k-th write, sync or rename, for every k, and is then run again ends with the same bytes.
+TEST_F(PrepareTest, AnyFailingCallThenRestartGivesTheSameBytes) {
+  const std::vector<std::string> inputs = {write_jsonl("a.jsonl", random_documents(2200, 1, 1000)),
+                                           write_jsonl("b.jsonl", random_documents(2200, 1, 1000, 2)),
+                                           write("c.txt", "the end\n")};
+  auto chosen = options("whole", inputs);
+  chosen.shard_tokens = 700'000;
+  testing::fail_io_call(0);
+  prepare(chosen, byte_encoder());
+  const auto calls = testing::fail_io_call(0);
+  const auto expected = files_in(chosen.folder);
+  ASSERT_GT(calls, 50u);
+  int resumed = 0;
+  for (std::uint64_t k = 1; k <= calls; ++k) {
+    chosen.folder = folder / "again";
+    fs::remove_all(chosen.folder);
+    testing::fail_io_call(k);
+    EXPECT_THROW(prepare(chosen, byte_encoder()), Error);
+    testing::fail_io_call(0);
+    resumed += prepare(chosen, byte_encoder()).resumed;
+    ASSERT_EQ(files_in(chosen.folder), expected) << "after a failure of call " << k;
+  }
+  EXPECT_GT(resumed, static_cast<int>(calls) / 2);
+}
+
+TEST_F(PrepareTest, RunningAgainIsFree) {
+  const auto chosen = options("data", {write_jsonl("a.jsonl", random_documents(10, 1, 100))});
+  EXPECT_FALSE(prepare(chosen, byte_encoder()).already);
+  EXPECT_TRUE(prepare(chosen, byte_encoder()).already);
+  auto other = chosen;
+  other.field = "body";
+  EXPECT_NE(message_of([&] { prepare(other, byte_encoder()); }).find("--field was \"text\""), std::string::npos);
+}
+
+TEST_F(PrepareTest, ASourceThatChangedBetweenRestartsIsNamed) {
+  const auto path = write_jsonl("a.jsonl", random_documents(2200, 1, 1000));
+  auto chosen = options("data", {path});
+  testing::fail_io_call(20);
+  EXPECT_THROW(prepare(chosen, byte_encoder()), Error);
+  testing::fail_io_call(0);
+  write_jsonl("a.jsonl", random_documents(2200, 1, 1001));
+  EXPECT_NE(message_of([&] { prepare(chosen, byte_encoder()); }).find("the source " + path + " changed"),
+            std::string::npos);
+  chosen.shard_tokens = 77;
+  EXPECT_NE(message_of([&] { prepare(chosen, byte_encoder()); }).find("--shard-tokens was 10000"), std::string::npos);
+}
+
+TEST_F(PrepareTest, PartsTogetherHoldEachDocumentOnce) {
+  const auto texts = random_documents(300, 20, 400);
+  const std::vector<std::string> few = {write_jsonl("a.jsonl", texts)};
+  std::vector<std::string> many;
+  for (std::size_t i = 0; i < 30; ++i) {
+    many.push_back(
+        write_jsonl(fmt::format("many/{:02}.jsonl", i), {texts.begin() + static_cast<std::ptrdiff_t>(10 * i),
+                                                         texts.begin() + static_cast<std::ptrdiff_t>(10 * i + 10)}));
+  }
+  for (const auto& inputs : {few, many}) {
+    auto chosen = options("data", inputs);
+    chosen.parts = 3;
+    std::multiset<std::string> found;
+    for (const int part : {2, 1, 3}) {
+      EXPECT_THROW(Dataset{chosen.folder}, Error) << "an incomplete set was accepted";
+      chosen.part = part;
+      const auto report = prepare(chosen, byte_encoder());
+      EXPECT_GT(report.manifest.train.documents + report.manifest.valid.documents, 60);
+    }
+    const Dataset dataset(chosen.folder, Verify::Full);
+    for (const auto& text : documents_of(dataset.train())) found.insert(text);
+    for (const auto& text : documents_of(dataset.valid())) found.insert(text);
+    EXPECT_EQ(found, std::multiset<std::string>(texts.begin(), texts.end()));
+    fs::remove_all(chosen.folder);
+  }
+}
+
+TEST_F(PrepareTest, BadLinesAreCountedAndNamed) {
+  const auto path = write("a.jsonl", "{\"text\":\"good\"}\n{\"text\":1}\nbad\n{\"text\":\"also good\"}\n");
+  auto chosen = options("data", {path});
+  const auto report = prepare(chosen, byte_encoder());
+  EXPECT_EQ(report.manifest.bad_lines, 2);
+  EXPECT_EQ(report.manifest.first_bad_lines, (std::vector<std::string>{path + ":2: the field \"text\" is not a string",
+                                                                       path + ":3: not a JSON object"}));
+  EXPECT_EQ(report.manifest.train.documents + report.manifest.valid.documents, 2);
+  chosen.folder = folder / "strict";
+  chosen.strict = true;
+  EXPECT_EQ(message_of([&] { prepare(chosen, byte_encoder()); }), path + ":2: the field \"text\" is not a string");
+}
+
+TEST_F(PrepareTest, FoldersPatternsAndBinaryFiles) {
+  write("in/b.txt", "b");
+  write("in/a/z.txt", "z");
+  write("in/.hidden", "h");
+  write("in/image", std::string("\x89PNG\0\0", 6));
+  write("in/data/old.txt", "old");
+  auto chosen = options("in/data", {(folder / "in").string(), (folder / "in/*.txt").string()});
+  chosen.valid_fraction = 0;
+  prepare(chosen, byte_encoder());
+  EXPECT_EQ(documents_of(Dataset(chosen.folder).train()), (std::vector<std::string>{"z", "b"}));
+  chosen = options("x", {(folder / "in/image").string()});
+  EXPECT_NE(message_of([&] { prepare(chosen, byte_encoder()); }).find("binary"), std::string::npos);
+  chosen = options("x", {(folder / "no*").string()});
+  EXPECT_NE(message_of([&] { prepare(chosen, byte_encoder()); }).find("no file matches"), std::string::npos);
+}
+
+TEST_F(PrepareTest, ForeignShardsAreNotOverwritten) {
+  write("data/train-00000.bin", "mine");
+  const auto chosen = options("data", {write("a.txt", "text")});
+  EXPECT_NE(message_of([&] { prepare(chosen, byte_encoder()); }).find("in the way"), std::string::npos);
+  EXPECT_EQ(read_text(folder / "data/train-00000.bin", 100), "mine");
+}
+
+}  // namespace
+}  // namespace essh
