@@ -14,8 +14,11 @@ int run(int argc, char** argv) {
   app.set_version_flag("--version", fmt::format("essh {}", ESSH_VERSION));
   app.require_subcommand(1);
   app.fallthrough();
-  app.add_flag_callback("-q,--quiet", [] { essh::log::set_level(essh::log::Level::Quiet); }, "only errors and warnings on standard error");
-  app.add_flag_callback("-v,--verbose", [] { essh::log::set_level(essh::log::Level::Verbose); }, "more detail on standard error");
+  app.add_flag_callback(
+      "-q,--quiet", [] { essh::log::set_level(essh::log::Level::Quiet); },
+      "only errors and warnings on standard error");
+  app.add_flag_callback(
+      "-v,--verbose", [] { essh::log::set_level(essh::log::Level::Verbose); }, "more detail on standard error");
   essh::verbs::add_all(app);
   try {
     app.parse(argc, argv);

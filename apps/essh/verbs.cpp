@@ -11,6 +11,7 @@ void add_all(CLI::App& app) {
   add_export(app);
   add_verify(app);
   add_logits(app);
+  add_generate(app);
   add_doctor(app);
 }
 

@@ -12,6 +12,7 @@ void add_prepare(CLI::App& app);
 void add_export(CLI::App& app);
 void add_verify(CLI::App& app);
 void add_logits(CLI::App& app);
+void add_generate(CLI::App& app);
 void add_doctor(CLI::App& app);
 
 // All of them, in the order of the help.

@@ -4,6 +4,7 @@
 #include <charconv>
 
 #include "essh/base/sha256.h"
+#include "essh/base/utf8.h"
 
 namespace essh {
 namespace fs = std::filesystem;

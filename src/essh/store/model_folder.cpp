@@ -7,6 +7,7 @@
 
 #include "essh/base/json.h"
 #include "essh/base/sha256.h"
+#include "essh/base/utf8.h"
 
 namespace essh {
 namespace fs = std::filesystem;
