@@ -1,4 +1,5 @@
 #pragma once
+#include <algorithm>
 #include <cmath>
 #include <vector>
 
@@ -33,6 +34,28 @@ struct StridedMatrix {
   }
   StridedMatrix& uniform(Rng& rng, double low, double high) {
     return fill([&] { return low + (high - low) * rng.uniform(); });
+  }
+
+  // Row 0 as a vector.
+  Vector<T> vector() const { return {view.data, view.cols}; }
+  // Columns [first, first + count) of a row, as the numbers of a reference.
+  template <class S = double>
+  std::vector<S> row(Index r, Index first, Index count) const {
+    std::vector<S> values;
+    for (Index c = 0; c < count; ++c) values.push_back(static_cast<double>(view(r, first + c)));
+    return values;
+  }
+  template <class S = double>
+  std::vector<S> row(Index r) const {
+    return row<S>(r, 0, view.cols);
+  }
+  bool gap_is_intact() const {
+    for (Index r = 0; r < view.rows; ++r) {
+      for (Index c = view.cols; c < view.stride; ++c) {
+        if (!std::isnan(view(r, c))) return false;
+      }
+    }
+    return true;
   }
 };
 

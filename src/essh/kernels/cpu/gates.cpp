@@ -31,14 +31,13 @@ void run(cpu::Stream& stream, const GatesBackward<T>& op) {
   const Index columns = op.write.cols;
   stream.pool().split(op.write.rows, [&](Index begin, Index end, int thread) {
     cpu::Scratch scratch(stream, thread);
-    T* kept = scratch.take<T>(columns);
+    T* slope = scratch.take<T>(columns);
     for (Index r = begin; r < end; ++r) {
       for (Index c = 0; c < columns; ++c) op.d_write(r, c) *= op.write(r, c) * (T(1) - op.write(r, c) / T(2));
       for (Index c = 0; c < columns; ++c) op.d_read(r, c) *= op.read(r, c) * (T(1) - op.read(r, c) / T(2));
       // softplus'(s) = sigmoid(s) = 1 - e^{-clock}
-      for (Index c = 0; c < columns; ++c) kept[c] = -op.clock(r, c);
-      cpu::exp(columns, kept, kept);
-      for (Index c = 0; c < columns; ++c) op.d_clock(r, c) *= T(1) - kept[c];
+      cpu::one_minus_exp(columns, op.clock.row(r), slope);
+      for (Index c = 0; c < columns; ++c) op.d_clock(r, c) *= slope[c];
     }
   });
   stream.pool().split(columns, [&](Index begin, Index end, int) {

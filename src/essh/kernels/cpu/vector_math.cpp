@@ -32,22 +32,43 @@ void apply(Index count, const float* x, float* y, const Function& function) {
   }
 }
 
+// Highway's Exp and Expm1 are defined up to 104 and lose NaN; e^100 is infinity already.
+template <class D, class V, class Function>
+V over_whole_range(D d, V v, const Function& function) {
+  const auto limit = hn::Set(d, 100.0f);
+  const V value = function(hn::IfThenElse(hn::Gt(v, limit), limit, v));
+  return hn::IfThenElse(hn::IsNaN(v), v, value);
+}
+template <class D, class V>
+V exp_of(D d, V v) {
+  return over_whole_range(d, v, [d](V x) { return hn::Exp(d, x); });
+}
+
 void exp_float(Index count, const float* x, float* y) {
-  apply(count, x, y, [](auto d, auto v) { return hn::Exp(d, v); });
+  apply(count, x, y, [](auto d, auto v) { return exp_of(d, v); });
+}
+void one_minus_exp_float(Index count, const float* x, float* y) {
+  apply(count, x, y, [](auto d, auto v) {
+    return hn::Neg(over_whole_range(d, hn::Neg(v), [d](auto u) { return hn::Expm1(d, u); }));
+  });
 }
 void sigmoid_float(Index count, const float* x, float* y) {
   apply(count, x, y, [](auto d, auto v) {
     const auto one = hn::Set(d, 1.0f);
-    return hn::Div(one, hn::Add(one, hn::Exp(d, hn::Neg(v))));
+    return hn::Div(one, hn::Add(one, exp_of(d, hn::Neg(v))));
   });
 }
 void softplus_float(Index count, const float* x, float* y) {
-  apply(count, x, y,
-        [](auto d, auto v) { return hn::Add(hn::Max(v, hn::Zero(d)), hn::Log1p(d, hn::Exp(d, hn::Neg(hn::Abs(v))))); });
+  apply(count, x, y, [](auto d, auto v) {
+    return hn::Add(hn::Max(v, hn::Zero(d)), hn::Log1p(d, exp_of(d, hn::Neg(hn::Abs(v)))));
+  });
 }
 #else
 void exp_float(Index count, const float* x, float* y) {
   for (Index i = 0; i < count; ++i) y[i] = std::exp(x[i]);
+}
+void one_minus_exp_float(Index count, const float* x, float* y) {
+  for (Index i = 0; i < count; ++i) y[i] = -std::expm1(-x[i]);
 }
 void sigmoid_float(Index count, const float* x, float* y) {
   for (Index i = 0; i < count; ++i) y[i] = 1.0f / (1.0f + std::exp(-x[i]));
@@ -84,6 +105,13 @@ void exp_wide(Index count, const double* x, float* y) {
 }
 void exp_wide(Index count, const double* x, double* y) {
   exp(count, x, y);
+}
+
+void one_minus_exp(Index count, const float* x, float* y) {
+  one_minus_exp_float(count, x, y);
+}
+void one_minus_exp(Index count, const double* x, double* y) {
+  for (Index i = 0; i < count; ++i) y[i] = -std::expm1(-x[i]);
 }
 
 void sigmoid(Index count, const float* x, float* y) {

@@ -2,7 +2,7 @@
 #include "essh/tensor/matrix.h"
 
 // Elementary functions over arrays, vectorised for float where Highway is found. y may alias x. Each result depends on
-// its own argument only, never on its place in the array.
+// its own argument only, never on its place in the array; NaN gives NaN, and results below the smallest normal number may be zero.
 namespace essh::cpu {
 
 void exp(Index count, const float* x, float* y);
@@ -10,6 +10,9 @@ void exp(Index count, const double* x, double* y);
 // The argument in double, the result rounded once: e^x keeps full relative accuracy for large |x|.
 void exp_wide(Index count, const double* x, float* y);
 void exp_wide(Index count, const double* x, double* y);
+// 1 - e^{-x}, without cancellation for small x.
+void one_minus_exp(Index count, const float* x, float* y);
+void one_minus_exp(Index count, const double* x, double* y);
 void sigmoid(Index count, const float* x, float* y);
 void sigmoid(Index count, const double* x, double* y);
 // log(1 + e^x).

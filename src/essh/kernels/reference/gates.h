@@ -1,0 +1,17 @@
+#pragma once
+#include "essh/kernels/reference/dual.h"
+
+namespace essh::reference {
+
+// The write and the read gate.
+template <class S>
+S gate(S logit, S bias) {
+  return S(2) * sigmoid(logit + bias);
+}
+
+template <class S>
+S clock(S logit, S bias) {
+  return softplus(logit + bias);
+}
+
+}  // namespace essh::reference

@@ -1,0 +1,156 @@
+#include "essh/kernels/gemm.h"
+
+#include <limits>
+
+#include "tests/kernels/kernel_checks.h"
+
+namespace essh {
+namespace {
+
+template <class T>
+class GemmTest : public ::testing::Test {};
+TYPED_TEST_SUITE(GemmTest, FloatTypes);
+
+template <class T>
+struct Problem {
+  Index rows, columns, inner;
+  Transpose transpose_a, transpose_b;
+  StridedMatrix<T> a, b, c;
+
+  Problem(Index m, Index n, Index k, Transpose ta, Transpose tb)
+      : rows(m),
+        columns(n),
+        inner(k),
+        transpose_a(ta),
+        transpose_b(tb),
+        a(ta == Transpose::Yes ? k : m, ta == Transpose::Yes ? m : k),
+        b(tb == Transpose::Yes ? n : k, tb == Transpose::Yes ? k : n, 5),
+        c(m, n, 2) {
+    Rng rng(static_cast<std::uint64_t>(m * 1000003 + n * 1009 + k));
+    a.normal(rng);
+    b.normal(rng);
+    c.normal(rng);
+  }
+
+  Gemm<T> gemm(double alpha = 1, double beta = 0) const {
+    return {a.view, b.view, c.view, transpose_a, transpose_b, alpha, beta};
+  }
+  double left(Index i, Index k) const {
+    return static_cast<double>(transpose_a == Transpose::Yes ? a.view(k, i) : a.view(i, k));
+  }
+  double right(Index k, Index j) const {
+    return static_cast<double>(transpose_b == Transpose::Yes ? b.view(j, k) : b.view(k, j));
+  }
+};
+
+// Every element within the rounding that any order of summation may have.
+template <class T>
+void expect_product(const Problem<T>& problem, const StridedMatrix<T>& before, double alpha, double beta) {
+  for (Index i = 0; i < problem.rows; ++i) {
+    for (Index j = 0; j < problem.columns; ++j) {
+      const double start = beta == 0 ? 0.0 : beta * static_cast<double>(before.view(i, j));
+      double exact = start, size = std::abs(start);
+      for (Index k = 0; k < problem.inner; ++k) {
+        const double term = alpha * problem.left(i, k) * problem.right(k, j);
+        exact += term;
+        size += std::abs(term);
+      }
+      const double rounding = static_cast<double>(std::numeric_limits<T>::epsilon());
+      ASSERT_NEAR(static_cast<double>(problem.c.view(i, j)), exact,
+                  rounding * size * (2 + std::sqrt(static_cast<double>(problem.inner))))
+          << i << ", " << j << " of " << problem.rows << " x " << problem.columns << " x " << problem.inner;
+    }
+  }
+  EXPECT_TRUE(problem.c.gap_is_intact());
+}
+
+constexpr Transpose kBoth[] = {Transpose::No, Transpose::Yes};
+
+TYPED_TEST(GemmTest, AgreesWithTheNaiveProduct) {
+  using T = TypeParam;
+  cpu::Stream stream(2);
+  for (const auto ta : kBoth) {
+    for (const auto tb : kBoth) {
+      for (const Index rows : {0, 1, 3, 4, 5, 17, 100}) {
+        for (const Index columns : {0, 1, 16, 33, 70}) {
+          for (const Index inner : {1, 7, 64, 131}) {
+            for (const auto& [alpha, beta] : {std::pair{1.0, 0.0}, {-0.5, 1.0}, {2.0, 0.25}}) {
+              Problem<T> problem(rows, columns, inner, ta, tb);
+              const StridedMatrix<T> before = problem.c;
+              run(stream, problem.gemm(alpha, beta));
+              expect_product(problem, before, alpha, beta);
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+TYPED_TEST(GemmTest, WithBetaZeroTheOldValuesAreNotRead) {
+  using T = TypeParam;
+  cpu::Stream stream(2);
+  for (const auto ta : kBoth) {
+    for (const auto tb : kBoth) {
+      for (const Index rows : {1, 4, 5, 33}) {
+        for (const Index inner : {0, 1, 40}) {
+          Problem<T> problem(rows, 40, inner, ta, tb);
+          problem.c.fill([] { return NAN; });
+          run(stream, problem.gemm());
+          expect_product(problem, problem.c, 1, 0);
+        }
+      }
+    }
+  }
+}
+
+// Wide and tall results on teams that cut them by columns and by rows, into unequal parts.
+TYPED_TEST(GemmTest, EveryCutAgreesWithTheNaiveProduct) {
+  using T = TypeParam;
+  for (const int threads : {1, 2, 5}) {
+    cpu::Stream stream(threads);
+    for (const auto& [rows, columns] : {std::pair<Index, Index>{17, 211}, {211, 17}, {90, 90}, {4, 211}}) {
+      for (const auto ta : kBoth) {
+        for (const auto tb : kBoth) {
+          Problem<T> problem(rows, columns, 50, ta, tb);
+          const StridedMatrix<T> before = problem.c;
+          run(stream, problem.gemm(1, 0.5));
+          expect_product(problem, before, 1, 0.5);
+        }
+      }
+    }
+  }
+}
+
+template <class T>
+StridedMatrix<T> result_of(cpu::Stream& stream, Problem<T> problem) {
+  // The copy has its own storage; the views of a and b still show the originals' equal values.
+  run(stream, Gemm<T>{problem.a.view, problem.b.view, problem.c.view, problem.transpose_a, problem.transpose_b});
+  return problem.c;
+}
+
+// What a product through the library promises: the same bits for the same shape and team.
+TYPED_TEST(GemmTest, RepeatsBitForBitOnTheSameTeam) {
+  using T = TypeParam;
+  cpu::Stream stream(2);
+  const Problem<T> problem(130, 70, 300, Transpose::No, Transpose::Yes);
+  const auto first = result_of(stream, problem), second = result_of(stream, problem);
+  EXPECT_EQ(std::memcmp(first.storage.data(), second.storage.data(), first.storage.size() * sizeof(T)), 0);
+}
+
+// Few rows times a weight promise more: a row has the same bits on any team and in any company.
+TYPED_TEST(GemmTest, FewRowsHaveTheSameBitsOnAnyTeamAndInAnyCompany) {
+  using T = TypeParam;
+  const Problem<T> problem(4, 77, 301, Transpose::No, Transpose::Yes);
+  expect_same_bits_for_any_team([&](cpu::Stream& stream) { return std::vector{result_of(stream, problem)}; });
+  cpu::Stream stream(2);
+  const auto together = result_of(stream, problem);
+  for (Index r = 0; r < 4; ++r) {
+    StridedMatrix<T> alone(1, 77);
+    run(stream, Gemm<T>{problem.a.view.middle(r, 1), problem.b.view, alone.view, Transpose::No, Transpose::Yes});
+    for (Index c = 0; c < 77; ++c) EXPECT_EQ(alone.view(0, c), together.view(r, c));
+  }
+}
+
+}  // namespace
+}  // namespace essh

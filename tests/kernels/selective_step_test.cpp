@@ -1,0 +1,290 @@
+#include "essh/kernels/reference/mixer.h"
+#include "essh/kernels/selective_scan.h"
+#include "tests/kernels/kernel_checks.h"
+
+namespace essh {
+namespace {
+
+// Decays and frequencies as the spectral initialisation gives them: slow modes up to rho = 0.9999 with few turns, fast
+// ones with many; clocks around softplus(-3) that the input moves.
+template <class T>
+struct Problem {
+  Index sequences, length, channels, modes, width;
+  StridedMatrix<T> v, write, read, clock;
+  StridedMatrix<T> decay, frequency, readout_cos, readout_sin, zero_lag;
+
+  Problem(Index b, Index l, Index k, Index m, Index p, double clock_bias = -3)
+      : sequences(b),
+        length(l),
+        channels(k),
+        modes(m),
+        width(p),
+        v(b * l, k * p),
+        write(b * l, k * m),
+        read(b * l, k * m),
+        clock(b * l, k * m),
+        decay(k, m),
+        frequency(k, m),
+        readout_cos(k, m),
+        readout_sin(k, m),
+        zero_lag(k, m) {
+    Rng rng(2048);
+    v.normal(rng);
+    write.uniform(rng, 0.2, 1.8);
+    read.uniform(rng, 0.2, 1.8);
+    clock.fill([&] { return reference::softplus(clock_bias + rng.normal()); });
+    decay.fill([&] {
+      const double gamma = std::pow(10.0, -4 + 3.5 * rng.uniform());  // rho from 0.9999 to 0.73
+      return std::log(std::expm1(gamma));
+    });
+    decay.view(0, 0) = static_cast<T>(std::log(std::expm1(1e-4)));
+    frequency.fill([&] { return std::pow(10.0, -3 + 3.4 * rng.uniform()); });
+    readout_cos.normal(rng);
+    readout_sin.normal(rng);
+    zero_lag.uniform(rng, 0.3, 0.7);
+  }
+
+  Index state_size() const { return channels * 2 * modes * width; }
+  Modes<const T> tables() const {
+    return {decay.view, frequency.view, readout_cos.view, readout_sin.view, zero_lag.view};
+  }
+};
+
+template <class T>
+struct Result {
+  StridedMatrix<T> z, state;
+};
+
+template <class T>
+Result<T> fresh(const Problem<T>& p) {
+  return {{p.sequences * p.length, p.channels * p.width}, {p.sequences, p.state_size()}};
+}
+
+template <class T>
+Result<T> token_by_token(cpu::Stream& stream, const Problem<T>& p) {
+  auto result = fresh(p);
+  for (Index t = 0; t < p.length; ++t) {
+    // Token t of every sequence, as rows one `length` apart.
+    const auto at = [&]<class W>(Matrix<W> m) {
+      return Matrix<W>{m.row(t), p.sequences, m.cols, m.stride * p.length};
+    };
+    run(stream, SelectiveStep<T>{p.width, at(p.v.view), at(p.write.view), at(p.read.view), at(p.clock.view), p.tables(),
+                                 result.state.view, at(result.z.view)});
+  }
+  return result;
+}
+
+// The chunked pass over pieces of the given lengths, each entered with the state the one before left.
+template <class T>
+Result<T> piece_by_piece(cpu::Stream& stream, const Problem<T>& p, const std::vector<Index>& pieces) {
+  auto result = fresh(p);
+  Index first = 0;
+  for (const Index n : pieces) {
+    for (Index b = 0; b < p.sequences; ++b) {
+      const Index row = b * p.length + first;
+      const auto state = result.state.view.middle(b, 1);
+      run(stream, SelectiveScanForward<T>{.sequences = 1,
+                                          .length = n,
+                                          .width = p.width,
+                                          .v = p.v.view.middle(row, n),
+                                          .write = p.write.view.middle(row, n),
+                                          .read = p.read.view.middle(row, n),
+                                          .clock = p.clock.view.middle(row, n),
+                                          .modes = p.tables(),
+                                          .entering = state,
+                                          .z = result.z.view.middle(row, n),
+                                          .boundary = {},
+                                          .leaving = state});
+    }
+    first += n;
+  }
+  EXPECT_EQ(first, p.length);
+  return result;
+}
+
+template <class T>
+Result<T> whole(cpu::Stream& stream, const Problem<T>& p) {
+  auto result = fresh(p);
+  run(stream, SelectiveScanForward<T>{.sequences = p.sequences,
+                                      .length = p.length,
+                                      .width = p.width,
+                                      .v = p.v.view,
+                                      .write = p.write.view,
+                                      .read = p.read.view,
+                                      .clock = p.clock.view,
+                                      .modes = p.tables(),
+                                      .entering = {},
+                                      .z = result.z.view,
+                                      .boundary = {},
+                                      .leaving = result.state.view});
+  return result;
+}
+
+// Largest distance of two rows of one channel (or one mode's state), relative to the size of that row.
+template <class T>
+double relative_error(const StridedMatrix<T>& x, const StridedMatrix<T>& exact, Index block) {
+  double worst = 0;
+  for (Index r = 0; r < x.view.rows; ++r) {
+    for (Index first = 0; first < x.view.cols; first += block) {
+      double distance = 0, size = 0;
+      for (Index c = first; c < first + block; ++c) {
+        const auto a = static_cast<double>(x.view(r, c)), b = static_cast<double>(exact.view(r, c));
+        distance += (a - b) * (a - b);
+        size += b * b;
+      }
+      worst = std::max(worst, std::sqrt(distance / size));
+    }
+  }
+  EXPECT_TRUE(x.gap_is_intact());
+  return worst;
+}
+
+template <class T>
+constexpr double kAgreement = 1e-5;
+template <>
+constexpr double kAgreement<double> = 1e-12;
+
+template <class T>
+class SelectiveStepTest : public ::testing::Test {};
+TYPED_TEST_SUITE(SelectiveStepTest, FloatTypes);
+
+TYPED_TEST(SelectiveStepTest, AgreesWithTheRecurrence) {
+  using T = TypeParam;
+  cpu::Stream stream(2);
+  for (const Index width : {1, 5, 28, 64}) {
+    const Problem<T> p(1, 9, 2, 3, width);
+    const auto stepped = token_by_token(stream, p);
+    for (Index k = 0; k < p.channels; ++k) {
+      reference::ChannelInput<double> input;
+      std::vector<reference::Mode<double>> modes;
+      for (Index t = 0; t < p.length; ++t) {
+        input.v.push_back(p.v.row(t, k * width, width));
+        input.write.push_back(p.write.row(t, k * p.modes, p.modes));
+        input.read.push_back(p.read.row(t, k * p.modes, p.modes));
+        input.clock.push_back(p.clock.row(t, k * p.modes, p.modes));
+      }
+      const auto number = [&](const StridedMatrix<T>& table, Index i) { return static_cast<double>(table.view(k, i)); };
+      for (Index i = 0; i < p.modes; ++i) {
+        modes.push_back({number(p.decay, i), number(p.frequency, i), number(p.readout_cos, i), number(p.readout_sin, i),
+                         number(p.zero_lag, i)});
+      }
+      auto state = reference::zero_state<double>(static_cast<std::size_t>(p.modes), static_cast<std::size_t>(width));
+      const auto z = reference::selective_recurrence(input, modes, state);
+      for (Index t = 0; t < p.length; ++t) {
+        for (Index i = 0; i < width; ++i) {
+          expect_close(stepped.z.view(t, k * width + i), z[static_cast<std::size_t>(t)][static_cast<std::size_t>(i)],
+                       "z", 2);
+        }
+      }
+      for (Index i = 0; i < 2 * p.modes; ++i) {
+        for (Index j = 0; j < width; ++j) {
+          expect_close(
+              stepped.state.view(0, (k * 2 * p.modes + i) * width + j),
+              state[static_cast<std::size_t>(i / 2)][static_cast<std::size_t>(i % 2)][static_cast<std::size_t>(j)],
+              "state");
+        }
+      }
+    }
+  }
+}
+
+TYPED_TEST(SelectiveStepTest, TokenByTokenAgreesWithTheChunkedPassOver4096Positions) {
+  using T = TypeParam;
+  cpu::Stream stream(2);
+  // Clocks of the initialisation, and clocks that training has all but stopped.
+  for (const double clock_bias : {-3.0, -8.0}) {
+    const Problem<T> p(1, 4096, 4, 8, 8, clock_bias);
+    const auto stepped = token_by_token(stream, p), chunked = whole(stream, p);
+    EXPECT_LE(relative_error(stepped.z, chunked.z, p.channels * p.width), kAgreement<T>) << clock_bias;
+    EXPECT_LE(relative_error(stepped.state, chunked.state, 2 * p.width), kAgreement<T>) << clock_bias;
+  }
+}
+
+TYPED_TEST(SelectiveStepTest, AnySplitOfTheTokensGivesTheWhole) {
+  using T = TypeParam;
+  cpu::Stream stream(2);
+  const Problem<T> p(2, 300, 3, 4, 5);
+  const auto expected = whole(stream, p);
+  const std::vector<std::vector<Index>> splits = {
+      {300}, {1, 299}, {64, 64, 64, 64, 44}, {63, 65, 172}, {100, 1, 1, 98, 0, 100}, std::vector<Index>(300, 1)};
+  for (const auto& pieces : splits) {
+    const auto result = piece_by_piece(stream, p, pieces);
+    EXPECT_LE(relative_error(result.z, expected.z, p.channels * p.width), kAgreement<T>) << pieces.size() << " pieces";
+    EXPECT_LE(relative_error(result.state, expected.state, 2 * p.width), kAgreement<T>) << pieces.size() << " pieces";
+  }
+}
+
+TYPED_TEST(SelectiveStepTest, NothingIsWrittenForNoSequencesOrNoTokens) {
+  using T = TypeParam;
+  cpu::Stream stream(2);
+  const Problem<T> none(0, 1, 2, 3, 4);
+  token_by_token(stream, none);
+  const Problem<T> no_tokens(2, 0, 2, 3, 4);
+  auto result = fresh(no_tokens);
+  Rng rng(1);
+  result.state.normal(rng);
+  const StridedMatrix<T> before = result.state;
+  run(stream, SelectiveScanForward<T>{.sequences = 2,
+                                      .length = 0,
+                                      .width = 4,
+                                      .v = no_tokens.v.view,
+                                      .write = no_tokens.write.view,
+                                      .read = no_tokens.read.view,
+                                      .clock = no_tokens.clock.view,
+                                      .modes = no_tokens.tables(),
+                                      .entering = before.view,
+                                      .z = result.z.view,
+                                      .boundary = {},
+                                      .leaving = result.state.view});
+  for (Index b = 0; b < 2; ++b) {
+    for (Index i = 0; i < no_tokens.state_size(); ++i) EXPECT_EQ(result.state.view(b, i), before.view(b, i));
+  }
+}
+
+TYPED_TEST(SelectiveStepTest, ASequenceHasTheSameBitsAloneAndInABatch) {
+  using T = TypeParam;
+  cpu::Stream stream(2);
+  const Problem<T> p(3, 70, 3, 4, 5);
+  const auto together = whole(stream, p);
+  const auto alone = piece_by_piece(stream, p, {70});
+  EXPECT_EQ(relative_error(alone.z, together.z, p.width), 0);
+  EXPECT_EQ(relative_error(alone.state, together.state, p.width), 0);
+}
+
+TYPED_TEST(SelectiveStepTest, BitsDoNotDependOnTheTeam) {
+  using T = TypeParam;
+  const Problem<T> p(2, 130, 3, 4, 5);
+  expect_same_bits_for_any_team([&](cpu::Stream& stream) {
+    const auto stepped = token_by_token(stream, p), chunked = whole(stream, p);
+    Rng rng(9);
+    StridedMatrix<T> d_z(p.v.view.rows, p.v.view.cols), d_v = d_z, d_write = p.write, d_read = p.write,
+                     d_clock = p.write, d_decay = p.decay, d_frequency = p.decay, d_cos = p.decay, d_sin = p.decay,
+                     d_lag = p.decay, boundary(p.sequences * scan_chunks(p.length), p.state_size()),
+                     d_entering(p.sequences, p.state_size());
+    d_z.normal(rng);
+    boundary.normal(rng);
+    run(stream,
+        SelectiveScanBackward<T>{.sequences = p.sequences,
+                                 .length = p.length,
+                                 .width = p.width,
+                                 .v = p.v.view,
+                                 .write = p.write.view,
+                                 .read = p.read.view,
+                                 .clock = p.clock.view,
+                                 .modes = p.tables(),
+                                 .boundary = boundary.view,
+                                 .d_z = d_z.view,
+                                 .d_leaving = {},
+                                 .d_v = d_v.view,
+                                 .d_write = d_write.view,
+                                 .d_read = d_read.view,
+                                 .d_clock = d_clock.view,
+                                 .d_modes = {d_decay.view, d_frequency.view, d_cos.view, d_sin.view, d_lag.view},
+                                 .d_entering = d_entering.view});
+    return std::vector{stepped.z, stepped.state, chunked.z, chunked.state, d_v,   d_write, d_read,
+                       d_clock,   d_decay,       d_frequency, d_cos,       d_sin, d_lag,   d_entering};
+  });
+}
+
+}  // namespace
+}  // namespace essh
