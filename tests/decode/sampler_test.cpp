@@ -1,0 +1,71 @@
+#include "essh/decode/sampler.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <map>
+
+#include "essh/base/error.h"
+
+namespace essh {
+namespace {
+
+const std::vector<float> kLogits = {1.0f, 3.0f, 2.0f, -INFINITY, NAN, 0.0f};
+
+std::map<std::int32_t, int> draws(const SamplingOptions& options, int count = 20000) {
+  Sampler sampler(options);
+  std::map<std::int32_t, int> seen;
+  for (int i = 0; i < count; ++i) ++seen[sampler.draw(kLogits)];
+  return seen;
+}
+
+TEST(Sampler, GreedyTakesTheBestAndTheSmallerOfEquals) {
+  EXPECT_EQ(Sampler({}).draw(kLogits), 1);
+  const std::vector<float> equal = {0.5f, 2.0f, 2.0f};
+  EXPECT_EQ(Sampler({}).draw(equal), 1);
+}
+
+TEST(Sampler, FrequenciesFollowTheSoftmax) {
+  const auto seen = draws({.temperature = 2});
+  double total = 0;
+  for (const int i : {0, 1, 2, 5}) total += std::exp(kLogits[static_cast<std::size_t>(i)] / 2);
+  for (const int i : {0, 1, 2, 5})
+    EXPECT_NEAR(seen.at(i) / 20000.0, std::exp(kLogits[static_cast<std::size_t>(i)] / 2) / total, 0.015);
+  EXPECT_EQ(seen.size(), 4u);
+}
+
+TEST(Sampler, FiltersKeepTheMostLikely) {
+  EXPECT_EQ(draws({.temperature = 1, .top_k = 2}).size(), 2u);
+  EXPECT_EQ(draws({.temperature = 1, .top_p = 0.5}).size(), 1u);
+  EXPECT_EQ(draws({.temperature = 1, .top_p = 0.9}).size(), 3u);
+  EXPECT_EQ(draws({.temperature = 1, .top_p = 0}).size(), 1u);
+  EXPECT_EQ(draws({.temperature = 1, .min_p = 0.2}).size(), 2u);  // e^-1 stays, e^-2 goes
+}
+
+TEST(Sampler, SeedDecidesTheSequence) {
+  Sampler a({.temperature = 1, .seed = 4}), b({.temperature = 1, .seed = 4}), c({.temperature = 1, .seed = 5});
+  int different = 0;
+  for (int i = 0; i < 100; ++i) {
+    const auto x = a.draw(kLogits);
+    EXPECT_EQ(x, b.draw(kLogits));
+    different += x != c.draw(kLogits);
+  }
+  EXPECT_GT(different, 0);
+}
+
+TEST(Sampler, RepetitionPenaltyForgetsOutsideItsWindow) {
+  Sampler sampler({.repetition_penalty = 4, .repetition_window = 2});
+  sampler.see(1);
+  EXPECT_EQ(sampler.draw(kLogits), 2);
+  sampler.see(0);
+  sampler.see(0);
+  EXPECT_EQ(sampler.draw(kLogits), 1);
+}
+
+TEST(Sampler, NoFiniteLogitIsAnError) {
+  const std::vector<float> bad = {NAN, -INFINITY};
+  EXPECT_THROW(Sampler({}).draw(bad), Error);
+}
+
+}  // namespace
+}  // namespace essh

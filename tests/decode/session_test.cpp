@@ -1,0 +1,145 @@
+#include "essh/decode/session.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstdlib>
+#include <fstream>
+
+#include "essh/model/initialise.h"
+#include "tests/model/small_model.h"
+
+namespace essh {
+namespace {
+namespace fs = std::filesystem;
+
+// A family with the real initial modes (poles up to 0.9999) and gates that depend on the input.
+Runner make_runner(std::string hash = "a") {
+  ModelConfig config = preset("tiny");
+  config.vocab_size = 300;
+  config.hidden_size = 64;
+  config.intermediate_size = 192;
+  config.num_attention_heads = 1;
+  config.sliding_window = 100;
+  config.elastic.ffn = 192;
+  LoadedModel model{config, Parameters<float>(config)};
+  initialise(model.parameters, config, 3);
+  Rng rng(9);
+  const auto& tensors = model.parameters.layout().tensors();
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    if (tensors[i].role != Role::Matrix && tensors[i].role != Role::Blend) continue;
+    for (auto& x : model.parameters.tensor(i)) x += static_cast<float>(0.05 * rng.normal());
+  }
+  return Runner(std::move(model), std::move(hash));
+}
+
+double relative_error(std::span<const float> a, std::span<const float> b) {
+  double difference = 0, size = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    difference += std::pow(static_cast<double>(a[i]) - static_cast<double>(b[i]), 2);
+    size += std::pow(static_cast<double>(b[i]), 2);
+  }
+  return std::sqrt(difference / size);
+}
+
+struct SessionTest : ::testing::Test {
+  Stream stream = cpu_stream(2);
+  Runner runner = make_runner();
+  fs::path folder;
+  void SetUp() override {
+    std::string pattern = (fs::temp_directory_path() / "essh-session-XXXXXX").string();
+    folder = ::mkdtemp(pattern.data());
+  }
+  void TearDown() override { fs::remove_all(folder); }
+};
+
+TEST_F(SessionTest, RecurrentEqualsChunkedOver4096Positions) {
+  const auto tokens = random_tokens(4096, 300, 4);
+  for (const char* name : {"T1", "T10"}) {
+    const auto capacity = find_tier(runner.config(), name).capacity;
+    std::vector<std::vector<float>> parallel;
+    all_logits(runner, capacity, stream, tokens, LogitsPath::Parallel, [&](Index first, Matrix<const float> logits) {
+      EXPECT_EQ(first, static_cast<Index>(parallel.size()));
+      for (Index r = 0; r < logits.rows; ++r) parallel.emplace_back(logits.row(r), logits.row(r) + logits.cols);
+    });
+    ASSERT_EQ(parallel.size(), tokens.size());
+    double worst = 0;
+    all_logits(runner, capacity, stream, tokens, LogitsPath::Recurrent, [&](Index first, Matrix<const float> logits) {
+      worst = std::max(worst, relative_error({logits.row(0), 300}, parallel[static_cast<std::size_t>(first)]));
+    });
+    EXPECT_LE(worst, 1e-5) << name;
+  }
+}
+
+TEST_F(SessionTest, AnySplitOfAPromptGivesTheState) {
+  const auto tokens = random_tokens(700, 300, 5);
+  const auto tier = find_tier(runner.config(), "T4");
+  Session whole(runner, tier, stream);
+  whole.feed(tokens);
+  Rng rng(6);
+  for (int round = 0; round < 6; ++round) {
+    Session parts(runner, tier, stream);
+    for (std::size_t first = 0; first < tokens.size();) {
+      const auto size = std::min<std::size_t>(tokens.size() - first, 1 + rng.below(round < 3 ? 200 : 7));
+      parts.feed(std::span(tokens).subspan(first, size));
+      first += size;
+    }
+    EXPECT_EQ(parts.position(), whole.position());
+    EXPECT_LE(relative_error(parts.state(), whole.state()), 1e-5);
+    EXPECT_LE(relative_error(parts.logits(), whole.logits()), 1e-5);
+  }
+}
+
+TEST_F(SessionTest, RestoredStateContinuesExactly) {
+  const auto tokens = random_tokens(150, 300, 7);
+  const auto tier = find_tier(runner.config(), "T4");
+  Session first(runner, tier, stream);
+  first.feed(tokens);
+  first.save(folder / "state");
+  Session second(runner, tier, stream);
+  second.restore(folder / "state");
+  EXPECT_EQ(second.position(), 150);
+  EXPECT_TRUE(std::equal(first.logits().begin(), first.logits().end(), second.logits().begin()));
+  const std::int32_t next = 17;
+  first.feed({&next, 1});
+  second.feed({&next, 1});
+  EXPECT_TRUE(std::equal(first.logits().begin(), first.logits().end(), second.logits().begin()));
+}
+
+TEST_F(SessionTest, WrongOrDamagedStatesAreRefused) {
+  const auto tokens = random_tokens(10, 300, 8);
+  Session session(runner, find_tier(runner.config(), "T4"), stream);
+  session.feed(tokens);
+  const auto path = folder / "state";
+  session.save(path);
+  const auto message = [&](Session& target) {
+    try {
+      target.restore(path);
+    } catch (const Error& error) {
+      return std::string(error.what());
+    }
+    return std::string("accepted");
+  };
+  Session other_tier(runner, find_tier(runner.config(), "T5"), stream);
+  EXPECT_NE(message(other_tier).find("saved at tier \"T4\""), std::string::npos) << message(other_tier);
+  const auto other_model = make_runner("b");
+  Session other(other_model, find_tier(runner.config(), "T4"), stream);
+  EXPECT_NE(message(other).find("another model"), std::string::npos);
+  std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+  file.seekp(-100, std::ios::end);
+  file.put('\x55');
+  file.close();
+  EXPECT_NE(message(session).find("damaged"), std::string::npos);
+  fs::resize_file(path, fs::file_size(path) - 1);
+  EXPECT_NE(message(session), "accepted");
+  EXPECT_EQ(session.position(), 10) << "a refused file must not touch the session";
+}
+
+TEST_F(SessionTest, TokensOutsideTheVocabularyAreRefused) {
+  Session session(runner, find_tier(runner.config(), "T1"), stream);
+  for (const std::int32_t token : {-1, 300, 2000000000}) EXPECT_THROW(session.feed({&token, 1}), Error);
+  EXPECT_THROW(session.logits(), Error);
+}
+
+}  // namespace
+}  // namespace essh

@@ -1,0 +1,94 @@
+#include "essh/export/export.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstdlib>
+#include <fstream>
+
+#include "essh/export/verify.h"
+#include "tests/model/small_model.h"
+
+namespace essh {
+namespace {
+namespace fs = std::filesystem;
+
+struct ExportTest : ::testing::Test {
+  fs::path folder;
+  Stream stream = cpu_stream(2);
+  ModelConfig config = small_config();
+
+  void SetUp() override {
+    std::string pattern = (fs::temp_directory_path() / "essh-export-XXXXXX").string();
+    folder = ::mkdtemp(pattern.data());
+    config.intermediate_size = config.elastic.ffn = 320;
+    config.spectral_channels = config.elastic.channels = 9;
+    config.elastic.tiers = deployment_budgets();
+    Parameters<float> parameters(config);
+    fill_randomly(parameters, 12, 0.2);
+    save_model(folder / "family", config, parameters, full_capacity(config), {});
+    write_durably(folder / "family" / "tokenizer.json", "{}");
+  }
+  void TearDown() override { fs::remove_all(folder); }
+
+  void export_all(const ExportOptions& options) {
+    const auto parent = load_model(folder / "family");
+    for (const auto& tier : tiers_of(config))
+      export_tier(parent, folder / "family", model_hash(folder / "family"), tier, folder / tier.name, options);
+  }
+  static std::string faults(const Verification& result) {
+    std::string text;
+    for (const auto& check : result.checks) {
+      if (!check.good) text += check.name + ": " + check.detail + "\n";
+    }
+    return text;
+  }
+};
+
+TEST_F(ExportTest, EveryTierEqualsTheParentBitwiseInEveryDtype) {
+  for (const auto dtype : {DType::F32, DType::BF16, DType::F16}) {
+    export_all({.dtype = dtype,
+                .existing = ExistingFolder::Replace,
+                .shard_bytes = dtype == DType::BF16 ? std::uint64_t{4096} : 5'000'000'000});
+    for (const auto& tier : tiers_of(config)) {
+      const auto result = verify_model(folder / tier.name, folder / "family", stream);
+      EXPECT_TRUE(result.good()) << tier.name << "\n" << faults(result);
+      EXPECT_TRUE(fs::exists(folder / tier.name / "tokenizer.json"));
+      EXPECT_EQ(full_capacity(read_config(folder / tier.name)), tier.capacity);
+    }
+  }
+}
+
+TEST_F(ExportTest, VerifyFindsWhatIsWrong) {
+  export_all({});
+  const auto damage = [&](const fs::path& file, std::streamoff at) {
+    std::fstream stream_to(file, std::ios::in | std::ios::out | std::ios::binary);
+    stream_to.seekp(at, std::ios::end);
+    stream_to.write("\xff\xff\x7f\x7f", 4);
+  };
+  damage(folder / "T4" / "model.safetensors", -400);
+  const auto changed = verify_model(folder / "T4", folder / "family", stream);
+  EXPECT_NE(faults(changed).find("hashes"), std::string::npos);
+  EXPECT_NE(faults(changed).find("parent: "), std::string::npos) << faults(changed);
+
+  auto parent = load_model(folder / "family");
+  parent.parameters.tensor(3)[1] = NAN;
+  export_tier(parent, folder / "family", "x", tiers_of(config)[1], folder / "nan", {});
+  EXPECT_NE(faults(verify_model(folder / "nan", std::nullopt, stream)).find("not finite"), std::string::npos);
+  EXPECT_THROW(load_model(folder / "nan"), Error);
+  EXPECT_NO_THROW(load_model(folder / "nan", NonFinite::Accept));
+
+  fs::copy_file(folder / "T2" / "config.json", folder / "T3" / "config.json", fs::copy_options::overwrite_existing);
+  EXPECT_NE(faults(verify_model(folder / "T3", std::nullopt, stream)).find("config.json asks for"), std::string::npos);
+  fs::remove(folder / "T5" / "model.safetensors");
+  EXPECT_FALSE(verify_model(folder / "T5", std::nullopt, stream).good());
+}
+
+TEST_F(ExportTest, AnExistingFolderIsKeptUnlessAskedOtherwise) {
+  export_all({});
+  EXPECT_THROW(export_all({}), Error);
+  EXPECT_NO_THROW(export_all({.existing = ExistingFolder::Replace}));
+}
+
+}  // namespace
+}  // namespace essh

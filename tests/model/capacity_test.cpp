@@ -1,0 +1,102 @@
+#include "essh/model/capacity.h"
+
+#include <gtest/gtest.h>
+
+#include "essh/base/json.h"
+#include "essh/model/config.h"
+#include "essh/model/cost.h"
+
+namespace essh {
+namespace {
+
+struct Expected {
+  const char* preset;
+  const char* tier;
+  Index channels, ffn, parameters, state, kv;
+};
+
+class PaperNumbers : public ::testing::TestWithParam<Expected> {};
+
+TEST_P(PaperNumbers, AreExact) {
+  const auto& want = GetParam();
+  const auto config = preset(want.preset);
+  const auto tier = find_tier(config, want.tier);
+  const auto cost = cost_of(config, tier.capacity);
+  EXPECT_EQ(tier.capacity.channels, want.channels);
+  EXPECT_EQ(tier.capacity.ffn, want.ffn);
+  EXPECT_EQ(cost.parameters, want.parameters);
+  EXPECT_EQ(cost.state_bytes, want.state);
+  EXPECT_EQ(cost.kv_bytes, want.kv);
+}
+
+INSTANTIATE_TEST_SUITE_P(Specification, PaperNumbers,
+                         ::testing::Values(Expected{"370m", "T1", 8, 448, 92144664, 272384, 22020096},
+                                           Expected{"370m", "T4", 18, 1792, 185254998, 612864, 22020096},
+                                           Expected{"370m", "T7", 25, 3136, 274275867, 851200, 22020096},
+                                           Expected{"370m", "T10", 32, 4608, 370866144, 1089536, 22020096},
+                                           Expected{"1.5b", "T1", 8, 576, 474479304, 819200, 50331648},
+                                           Expected{"1.5b", "T4", 18, 2176, 827570754, 1843200, 50331648},
+                                           Expected{"1.5b", "T7", 25, 3840, 1168320177, 2560000, 50331648},
+                                           Expected{"1.5b", "T10", 32, 5632, 1531089696, 3276800, 50331648}));
+
+TEST(Capacity, TheTenTiersOfBothScales) {
+  const std::vector<Index> channels = {8, 11, 15, 18, 20, 23, 25, 28, 30, 32};
+  const std::vector<Index> large = {576, 1024, 1664, 2176, 2688, 3392, 3840, 4416, 5056, 5632};
+  const std::vector<Index> small = {448, 832, 1344, 1792, 2240, 2752, 3136, 3648, 4096, 4608};
+  for (const auto& [name, ffn] : {std::pair{"1.5b", large}, std::pair{"370m", small}}) {
+    const auto tiers = tiers_of(preset(name));
+    ASSERT_EQ(tiers.size(), 10u);
+    for (std::size_t i = 0; i < 10; ++i) EXPECT_EQ(tiers[i].capacity, (Capacity{channels[i], ffn[i]})) << tiers[i].name;
+  }
+}
+
+TEST(Capacity, SmallPresetsHaveThePapersSizes) {
+  const auto dna = preset("dna");
+  EXPECT_EQ(cost_of(dna, full_capacity(dna)).parameters, 533952);
+  EXPECT_EQ(cost_of(dna, find_tier(dna, "T1").capacity).parameters, 134496);
+  EXPECT_EQ(cost_of(dna, find_tier(dna, "T4").capacity).parameters, 239496);
+  EXPECT_EQ(cost_of(dna, find_tier(dna, "T7").capacity).parameters, 362148);
+  auto palindrome = preset("synthetic");
+  palindrome.vocab_size = 67;
+  EXPECT_EQ(cost_of(palindrome, full_capacity(palindrome)).parameters, 764960);
+}
+
+TEST(Capacity, NamesAreFoundOrExplained) {
+  const auto config = preset("370m");
+  EXPECT_EQ(find_tier(config, "18x1792").capacity, (Capacity{18, 1792}));
+  EXPECT_EQ(find_tier(config, "xi=0.3125").capacity, (Capacity{18, 1792}));
+  EXPECT_EQ(find_tier(config, "full").capacity, (Capacity{32, 4608}));
+  EXPECT_THROW(find_tier(config, "T11"), Error);
+  EXPECT_THROW(find_tier(config, "33x1792"), Error);
+  EXPECT_THROW(find_tier(config, "xi=0"), Error);
+  EXPECT_THROW(find_tier(config, "xi=nan"), Error);
+  EXPECT_THROW(preset("370n"), Error);
+}
+
+TEST(Config, RoundTripsAndNamesContradictions) {
+  const auto config = preset("1.5b");
+  EXPECT_EQ(to_text(config_json(parse_config(config_json(config), "c"))), to_text(config_json(config)));
+  const auto problem = [&](const char* key, const Json& value) {
+    auto object = config_json(config);
+    object[key] = value;
+    try {
+      parse_config(object, "config.json");
+    } catch (const Error& error) {
+      return std::string(error.what());
+    }
+    return std::string("accepted");
+  };
+  EXPECT_EQ(problem("model_type", "llama"), "config.json: model_type is \"llama\", this program runs \"essh\" models");
+  EXPECT_EQ(problem("attention_layers", {3, 2}),
+            "config.json: attention_layers must rise and lie below num_hidden_layers");
+  EXPECT_EQ(problem("num_attention_heads", 31), "config.json: num_attention_heads * head_dim must equal hidden_size");
+  EXPECT_EQ(
+      problem("spectral_channels", 31),
+      "config.json: elastic.channels and elastic.ffn must equal spectral_channels and intermediate_size of the family");
+  EXPECT_EQ(problem("vocab_size", 5), "config.json: bos_token_id and eos_token_id must lie below vocab_size");
+  EXPECT_EQ(problem("hidden_sizes", 5), "config.json: unknown key \"hidden_sizes\", did you mean \"hidden_size\"?");
+  EXPECT_EQ(problem("transformers_version", "4.0"), "accepted");
+}
+
+}  // namespace
+}  // namespace essh
