@@ -223,7 +223,7 @@ std::vector<TokenId> parse_ids(std::string_view text) {
   return ids;
 }
 
-void add_train(CLI::App& app) {
+void add_training(CLI::App& app) {
   auto arguments = std::make_shared<TrainArguments>();
   auto* verb = app.add_subcommand("train", "learn a byte-level BPE vocabulary from text");
   verb->add_option("inputs", arguments->inputs, "text files and folders of them")->required();
@@ -287,7 +287,7 @@ void add_tokenizer(CLI::App& app) {
   auto* verb = app.add_subcommand("tokenizer", "train a vocabulary; text to token ids and back");
   verb->require_subcommand(1);
   verb->footer("Example: essh tokenizer train corpus.txt -o tokenizer.json --vocab-size 4096");
-  add_train(*verb);
+  add_training(*verb);
   add_encode(*verb);
   add_decode(*verb);
 }

@@ -8,6 +8,8 @@ void add_all(CLI::App& app) {
   add_spectral(app);
   add_tokenizer(app);
   add_prepare(app);
+  add_train(app);
+  add_refine(app);
   add_export(app);
   add_verify(app);
   add_logits(app);

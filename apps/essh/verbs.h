@@ -9,6 +9,8 @@ void add_info(CLI::App& app);
 void add_spectral(CLI::App& app);
 void add_tokenizer(CLI::App& app);
 void add_prepare(CLI::App& app);
+void add_train(CLI::App& app);
+void add_refine(CLI::App& app);
 void add_export(CLI::App& app);
 void add_verify(CLI::App& app);
 void add_logits(CLI::App& app);

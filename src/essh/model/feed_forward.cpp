@@ -1,5 +1,6 @@
 #include "essh/model/feed_forward.h"
 
+#include "essh/kernels/column_squares.h"
 #include "essh/kernels/gemm.h"
 #include "essh/kernels/swiglu.h"
 
@@ -15,6 +16,8 @@ void FeedForward<T>::forward(const Pass& pass, const Weights<T>& weights, Matrix
   launch(pass.stream, Gemm<T>{.a = u, .b = weights.matrix(up_).top(units), .c = up, .transpose_b = Transpose::Yes});
   const auto hidden = tape ? pass.arena.matrix<T>(u.rows, units) : gate;
   launch(pass.stream, SwigluForward<T>{.gate = gate, .up = up, .hidden = hidden});
+  if (!pass.ffn_squares.empty())
+    launch(pass.stream, ColumnSquares<T>{.x = hidden, .sums = {pass.ffn_squares.row(layer_), units}});
   launch(
       pass.stream,
       Gemm<T>{.a = hidden, .b = weights.matrix(down_).left(units), .c = x, .transpose_b = Transpose::Yes, .beta = 1});

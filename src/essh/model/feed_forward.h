@@ -12,7 +12,8 @@ class FeedForward {
   };
 
   FeedForward(const ParameterLayout& layout, Index layer)
-      : gate_(layout.find(layer, "mlp.gate_proj.weight")),
+      : layer_(layer),
+        gate_(layout.find(layer, "mlp.gate_proj.weight")),
         up_(layout.find(layer, "mlp.up_proj.weight")),
         down_(layout.find(layer, "mlp.down_proj.weight")) {}
 
@@ -22,6 +23,7 @@ class FeedForward {
                 Matrix<const T> d_x, const Tape& tape, Matrix<T> d_u) const;
 
  private:
+  Index layer_;
   std::size_t gate_, up_, down_;
 };
 

@@ -17,6 +17,8 @@ struct Pass {
   // Factors on the weight gradients of feed-forwards and mixers (the paper's alpha_ff and alpha_mix).
   double ffn_gradient_scale = 1;
   double mixer_gradient_scale = 1;
+  // When given, layers x units: feed-forwards add the squares of their hidden activations, summed over tokens.
+  Matrix<double> ffn_squares = {};
 
   Index tokens() const { return sequences * length; }
 };

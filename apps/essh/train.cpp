@@ -1,0 +1,79 @@
+#include <memory>
+
+#include "apps/essh/verbs.h"
+#include "essh/base/json.h"
+#include "essh/base/units.h"
+#include "essh/config/fields.h"
+#include "essh/train/run.h"
+
+namespace essh::verbs {
+namespace {
+
+struct Options {
+  std::string recipe, out, data;
+  std::vector<std::string> settings;
+  RunOptions run;
+  bool dry_run = false, json = false;
+};
+
+void print_estimate(const RunEstimate& e, bool json) {
+  if (json) {
+    const Json object = {{"parameters", e.parameters},
+                         {"weights_bytes", e.weights_bytes},
+                         {"gradient_bytes", e.gradient_bytes},
+                         {"moment_bytes", e.moment_bytes},
+                         {"activation_bytes", e.activation_bytes},
+                         {"total_bytes", e.total_bytes},
+                         {"flops_per_token", e.flops_per_token},
+                         {"tokens", e.tokens},
+                         {"seconds", e.seconds},
+                         {"peak_flops", e.peak_flops}};
+    fmt::print("{}\n", to_text(object, 2));
+    return;
+  }
+  fmt::print("parameters   {}\n", e.parameters);
+  fmt::print("memory       weights {}, gradients {}, moments {}, activations {}: {} in all\n",
+             format_bytes(e.weights_bytes), format_bytes(e.gradient_bytes), format_bytes(e.moment_bytes),
+             format_bytes(e.activation_bytes), format_bytes(e.total_bytes));
+  fmt::print("work         {} FLOPs per token, {} tokens\n", format_count(e.flops_per_token), format_count(e.tokens));
+  fmt::print("time         about {} on this machine ({:.0f}% of its {}FLOP/s in matrix products)\n",
+             format_duration(e.seconds), 100 * e.flops_per_token * e.tokens / e.seconds / e.peak_flops,
+             format_count(e.peak_flops));
+}
+
+void run(const Options& o) {
+  auto settings = o.settings;
+  if (!o.data.empty()) settings.push_back("data.path=" + to_text(Json(o.data)));
+  const auto recipe = load_recipe(o.recipe, settings);
+  if (o.dry_run) {
+    if (recipe.data.path.empty())
+      fail(ErrorKind::Usage, "train: --dry-run measures a few steps and needs --data FOLDER");
+    return print_estimate(estimate_run(recipe, o.run), o.json);
+  }
+  if (o.out.empty()) fail(ErrorKind::Usage, "train: say where to: -o RUN");
+  run_training(recipe, o.out, o.run);
+}
+
+}  // namespace
+
+void add_train(CLI::App& app) {
+  auto* verb = app.add_subcommand("train", "capacity-mixed pretraining; resumes by itself");
+  auto o = std::make_shared<Options>();
+  verb->add_option("RECIPE", o->recipe, fmt::format("a YAML file, or one of {}", fmt::join(recipe_names(), ", ")))
+      ->required();
+  verb->add_option("-o,--out", o->out, "the run folder");
+  verb->add_option("--data", o->data, "a folder made by `essh prepare` (data.path of the recipe)");
+  verb->add_option("--set", o->settings, "a setting of the recipe, e.g. run.steps=200; may be repeated")
+      ->allow_extra_args(false);
+  verb->add_option("--stop-after", o->run.stop_after, "save and stop after this many steps, as a signal would")
+      ->check(CLI::NonNegativeNumber);
+  verb->add_option("--threads", o->run.threads, "cores to use (all by default)")->check(CLI::Range(1, 4096));
+  verb->add_flag("--dry-run", o->dry_run, "print parameters, memory, FLOPs and the expected time, then stop");
+  verb->add_flag("--json", o->json, "print JSON (with --dry-run)");
+  verb->footer(
+      "Example: essh train tiny --data data/headers -o runs/tiny --set run.steps=400\n\nFields of a recipe:\n" +
+      field_help<Recipe>());
+  verb->callback([o] { run(*o); });
+}
+
+}  // namespace essh::verbs

@@ -1,0 +1,150 @@
+#include "essh/train/capacity_sampler.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "essh/base/rng.h"
+
+namespace essh {
+namespace {
+
+constexpr Index kWeightPeriod = 500;
+constexpr double kLeastShare = 0.5, kMostShare = 0.9, kShareStep = 0.05;
+
+bool weighted(const std::string& sampling) {
+  return sampling == "gap" || sampling == "adaptive";
+}
+
+}  // namespace
+
+CapacitySampler::CapacitySampler(const ElasticRecipe& recipe, const ModelConfig& config, std::uint64_t seed,
+                                 Index steps)
+    : recipe_(recipe),
+      config_(config),
+      seed_(seed),
+      steps_(steps),
+      budgets_(recipe.budgets.empty() ? training_budgets() : recipe.budgets),
+      share_(recipe.full_share) {
+  if (config.elastic.channels == 0) recipe_.sampling = "dense";
+}
+
+double CapacitySampler::full_share(Index step) const {
+  if (recipe_.sampling == "ramp") {
+    const double half = static_cast<double>(steps_) / 2;
+    const double progress = std::clamp((static_cast<double>(step) - half) / half, 0.0, 1.0);
+    return recipe_.full_share + (1 - recipe_.full_share) * progress;
+  }
+  return share_;
+}
+
+std::vector<double> CapacitySampler::available(Index step) const {
+  if (recipe_.sampling != "progressive") return budgets_;
+  const double progress = static_cast<double>(step) / static_cast<double>(steps_);
+  std::vector<double> parts = {16, 24, 32};
+  if (progress >= 0.15) parts.insert(parts.end(), {8, 12});
+  if (progress >= 0.30) parts.insert(parts.end(), {4, 5, 6});
+  if (progress >= 0.45) parts.insert(parts.end(), {2, 3});
+  for (auto& part : parts) part /= 32;
+  return parts;
+}
+
+// Linear in log2 of the channel count between the capacities that were validated, flat outside.
+double CapacitySampler::weight_of(double budget) const {
+  const auto height = [&](double xi) { return std::log2(static_cast<double>(capacity_at(config_, xi).channels)); };
+  const double at = height(budget);
+  auto above = weights_.begin();
+  while (above != weights_.end() && height(above->first) < at) ++above;
+  if (above == weights_.begin()) return above->second;
+  if (above == weights_.end()) return std::prev(above)->second;
+  const auto below = std::prev(above);
+  const double low = height(below->first), high = height(above->first);
+  return high == low ? above->second : below->second + (above->second - below->second) * (at - low) / (high - low);
+}
+
+std::vector<double> CapacitySampler::draw(Index step, double tokens_seen, Index count) const {
+  std::vector<double> drawn(static_cast<std::size_t>(count), 1.0);
+  const bool active = weighted(recipe_.sampling) ? !weights_.empty() : tokens_seen >= recipe_.warmup_tokens;
+  if (recipe_.sampling == "dense" || !active) return drawn;
+  auto choices = available(step);
+  std::vector<double> weights(choices.size(), 1.0);
+  if (weighted(recipe_.sampling)) {
+    std::erase(choices, 1.0);
+    weights.clear();
+    double total = 0;
+    for (const double budget : choices) weights.push_back(std::max(0.0, weight_of(budget)));
+    for (const double weight : weights) total += weight;
+    for (auto& weight : weights) weight = total > 0 ? weight / total : 1.0 / static_cast<double>(choices.size());
+    if (recipe_.sampling == "adaptive") {
+      for (auto& weight : weights) weight = 0.5 * weight + 0.5 / static_cast<double>(choices.size());
+    }
+  }
+  double total = 0;
+  for (const double weight : weights) total += weight;
+  const double reduced = 1 - full_share(step);
+  for (Index slot = 0; slot < count; ++slot) {
+    // Reserved slots lie evenly between the others.
+    const bool reserved = std::floor(static_cast<double>(slot + 1) * reduced + 1e-9) <=
+                          std::floor(static_cast<double>(slot) * reduced + 1e-9);
+    if (reserved) continue;
+    Rng rng(seed_ ^ 0xca9ac17aULL, static_cast<std::uint64_t>(step) * 0x100000 + static_cast<std::uint64_t>(slot));
+    double point = rng.uniform() * total;
+    std::size_t choice = 0;
+    while (choice + 1 < choices.size() && point >= weights[choice]) point -= weights[choice++];
+    drawn[static_cast<std::size_t>(slot)] = choices[choice];
+  }
+  return drawn;
+}
+
+bool CapacitySampler::wants_validation(Index step) const {
+  return weighted(recipe_.sampling) && step % kWeightPeriod == 0;
+}
+
+void CapacitySampler::validated(const std::map<double, double>& losses) {
+  if (recipe_.sampling == "gap") {
+    weights_.clear();
+    for (const auto& [budget, loss] : losses) {
+      if (budget < 1) weights_[budget] = std::max(0.0, loss - losses.at(1.0));
+    }
+  } else if (recipe_.sampling == "adaptive" && !losses_.empty()) {
+    double mean = 0;
+    for (const auto& [budget, loss] : losses)
+      mean += std::abs(losses_.at(budget) - loss) / static_cast<double>(losses.size());
+    const double temperature = std::max(mean / 2, 1e-12);
+    std::map<double, double> raw;
+    double total = 0;
+    // Shifted by the largest exponent: only ratios count.
+    double least = INFINITY;
+    for (const auto& [budget, loss] : losses) least = std::min(least, losses_.at(budget) - loss);
+    for (const auto& [budget, loss] : losses)
+      total += raw[budget] = std::exp(-(losses_.at(budget) - loss - least) / temperature);
+    const double wanted = std::clamp(raw.at(1.0) / total, kLeastShare, kMostShare);
+    share_ = weights_.empty() ? wanted : std::clamp(wanted, share_ - kShareStep, share_ + kShareStep);
+    weights_.clear();
+    for (const auto& [budget, weight] : raw) {
+      if (budget < 1) weights_[budget] = weight;
+    }
+  }
+  losses_ = losses;
+}
+
+std::vector<double> CapacitySampler::state() const {
+  std::vector<double> state = {share_, static_cast<double>(weights_.size())};
+  for (const auto& [budget, weight] : weights_) state.insert(state.end(), {budget, weight});
+  for (const auto& [budget, loss] : losses_) state.insert(state.end(), {budget, loss});
+  return state;
+}
+
+void CapacitySampler::restore(const std::vector<double>& state) {
+  const auto bad = [] { fail(ErrorKind::BadFile, "the checkpoint's capacity weights are malformed"); };
+  if (state.size() < 2 || state.size() % 2 != 0 ||
+      !(state[1] >= 0 && state[1] <= static_cast<double>((state.size() - 2) / 2)))
+    bad();
+  share_ = state[0];
+  weights_.clear();
+  losses_.clear();
+  for (std::size_t i = 2; i < state.size(); i += 2) {
+    ((i - 2) / 2 < static_cast<std::size_t>(state[1]) ? weights_ : losses_)[state[i]] = state[i + 1];
+  }
+}
+
+}  // namespace essh

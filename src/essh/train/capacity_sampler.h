@@ -1,0 +1,46 @@
+#pragma once
+#include <map>
+#include <vector>
+
+#include "essh/train/recipe.h"
+
+namespace essh {
+
+// Which capacity each micro-batch of a step trains. A pure function of the seed, the step and the micro-batch's place
+// in the global step, and of the weights that validation results have set; those are the only state.
+class CapacitySampler {
+ public:
+  CapacitySampler(const ElasticRecipe& recipe, const ModelConfig& config, std::uint64_t seed, Index steps);
+
+  // Budgets of the step's `count` micro-batches, 1 for full capacity.
+  std::vector<double> draw(Index step, double tokens_seen, Index count) const;
+
+  // For gap and adaptive sampling: validation losses by budget, 1 included. Called every 500 steps and before the
+  // first.
+  bool wants_validation(Index step) const;
+  void validated(const std::map<double, double>& losses);
+
+  // Budgets at which validated() wants losses: the deployment tiers'.
+  const std::vector<double>& budgets() const { return budgets_; }
+  double full_share(Index step) const;
+
+  // The state, for checkpoints.
+  std::vector<double> state() const;
+  void restore(const std::vector<double>& state);
+
+ private:
+  std::vector<double> available(Index step) const;
+  double weight_of(double budget) const;
+
+  ElasticRecipe recipe_;
+  ModelConfig config_;
+  std::uint64_t seed_;
+  Index steps_;
+  std::vector<double> budgets_;
+  // Of gap and adaptive sampling: weights by budget (empty until active), the last losses, the share of full capacity.
+  std::map<double, double> weights_;
+  std::map<double, double> losses_;
+  double share_;
+};
+
+}  // namespace essh

@@ -1,0 +1,212 @@
+#include "essh/train/recipe.h"
+
+#include <yaml-cpp/yaml.h>
+
+#include <array>
+#include <set>
+
+#include "essh/base/file.h"
+#include "essh/base/utf8.h"
+#include "essh/config/fields.h"
+#include "essh/spectral/modal_init.h"
+
+namespace essh {
+namespace {
+
+constexpr std::uint64_t kRecipeBytes = 1u << 20;
+constexpr int kDepth = 16;
+
+// The paper's constants at the two scales, and recipes for small machines.
+constexpr std::array<std::pair<const char*, const char*>, 4> kRecipes = {{
+    {"tiny", R"(model: {preset: tiny}
+data: {context: 256}
+optimizer: {rate: 3.0e-3, warmup: 0.03}
+elastic: {warmup_tokens: 2.0e5, full_share: 0.5, ordering_period: 50}
+run: {steps: 600, batch: 16, micro_batch: 4, validate_every: 100, checkpoint_every: 100, validation_windows: 32}
+refine: {steps: 60, batch: 16, rate: 3.0e-4}
+)"},
+    {"370m", R"(model: {preset: 370m}
+data: {context: 2048}
+optimizer: {rate: 1.2e-3}
+run: {steps: 28229, batch: 128, micro_batch: 8, validate_every: 500, checkpoint_every: 250, validation_windows: 128}
+refine: {steps: 2060, batch: 64, rate: 6.0e-5}
+)"},
+    {"1.5b", R"(model: {preset: 1.5b}
+data: {context: 2048}
+optimizer: {rate: 1.0e-3}
+run: {steps: 190735, batch: 256, micro_batch: 4, validate_every: 1000, checkpoint_every: 200, validation_windows: 128}
+refine: {steps: 4120, batch: 64, rate: 6.0e-5, sampling: shuffle}
+)"},
+    {"dna", R"(model: {preset: dna}
+data: {context: 1024}
+optimizer: {rate: 3.0e-3}
+elastic: {warmup_tokens: 1.0e6, ordering_period: 100}
+run: {steps: 2000, batch: 32, micro_batch: 8, validate_every: 200, checkpoint_every: 500, validation_windows: 64}
+refine: {steps: 200, batch: 16, rate: 3.0e-4}
+)"},
+}};
+
+Json scalar(const YAML::Node& node) {
+  const std::string text = node.Scalar();
+  if (node.Tag() == "!") return text;  // quoted
+  if (bool value = false; YAML::convert<bool>::decode(node, value)) return value;
+  if (std::int64_t value = 0; YAML::convert<std::int64_t>::decode(node, value)) return value;
+  if (double value = 0; YAML::convert<double>::decode(node, value)) return value;
+  return text;
+}
+
+Json to_json(const YAML::Node& node, const std::string& place, int depth) {
+  if (depth > kDepth) fail(ErrorKind::BadFile, "{}: nested deeper than {} levels", place, kDepth);
+  switch (node.Type()) {
+    case YAML::NodeType::Map: {
+      Json object = Json::object();
+      for (const auto& entry : node) {
+        const auto key = entry.first.as<std::string>();
+        if (object.contains(key)) fail(ErrorKind::BadFile, "{}: {} occurs twice", place, in_quotes(key));
+        object[key] = to_json(entry.second, place, depth + 1);
+      }
+      return object;
+    }
+    case YAML::NodeType::Sequence: {
+      Json list = Json::array();
+      for (const auto& entry : node) list.push_back(to_json(entry, place, depth + 1));
+      return list;
+    }
+    case YAML::NodeType::Scalar:
+      return scalar(node);
+    default:
+      return nullptr;
+  }
+}
+
+Json parse_yaml(const std::string& text, const std::string& place) {
+  try {
+    const auto json = to_json(YAML::Load(text), place, 0);
+    return json.is_null() ? Json::object() : json;
+  } catch (const YAML::Exception& error) {
+    fail(ErrorKind::BadFile, "{}: not valid YAML at line {}: {}", place, error.mark.line + 1, error.msg);
+  }
+}
+
+// "run.steps=100" into the object.
+void apply(Json& object, const std::string& setting) {
+  const auto equals = setting.find('=');
+  if (equals == std::string::npos) fail(ErrorKind::Usage, "--set {}: write it as a.b=value", in_quotes(setting));
+  Json* place = &object;
+  std::string path = setting.substr(0, equals);
+  for (std::size_t dot; (dot = path.find('.')) != std::string::npos; path = path.substr(dot + 1))
+    place = &(*place)[path.substr(0, dot)];
+  (*place)[path] = parse_yaml(setting.substr(equals + 1), "--set " + setting.substr(0, equals));
+}
+
+void one_of(const std::string& value, const std::string& place, std::vector<std::string> known) {
+  if (std::find(known.begin(), known.end(), value) == known.end()) {
+    fail(ErrorKind::BadFile, "{} must be one of {}, got {}{}", place, fmt::join(known, ", "), in_quotes(value),
+         suggestion(value, known));
+  }
+}
+
+void check(const Recipe& r, const std::string& place) {
+  one_of(r.model.clock, place + ": model.clock", {"input", "fixed"});
+  one_of(r.model.gates, place + ": model.gates", {"input", "neutral"});
+  one_of(r.optimizer.schedule, place + ": optimizer.schedule", {"cosine", "wsd", "constant"});
+  one_of(r.elastic.sampling, place + ": elastic.sampling",
+         {"fixed", "ramp", "progressive", "gap", "adaptive", "dense"});
+  one_of(r.run.nonfinite, place + ": run.nonfinite", {"stop", "skip", "rollback"});
+  one_of(r.refine.sampling, place + ": refine.sampling", {"step", "shuffle"});
+  parse_modal_init(r.model.modes);
+  if (r.run.batch % r.run.micro_batch != 0)
+    fail(ErrorKind::BadFile, "{}: run.batch must be a multiple of run.micro_batch", place);
+  if (r.refine.batch % r.run.micro_batch != 0)
+    fail(ErrorKind::BadFile, "{}: refine.batch must be a multiple of run.micro_batch", place);
+  for (const auto* budgets : {&r.elastic.budgets, &r.refine.budgets}) {
+    for (const double budget : *budgets) {
+      if (!(budget > 0)) fail(ErrorKind::BadFile, "{}: budgets must be above zero", place);
+    }
+  }
+}
+
+// YAML's flow style is JSON; numbers stay exact.
+std::string yaml_lines(const Json& object, int indent) {
+  std::string text;
+  for (const auto& [key, value] : object.items()) {
+    if (value.is_object())
+      text += fmt::format("{:{}}{}:\n{}", "", indent, key, yaml_lines(value, indent + 2));
+    else
+      text += fmt::format("{:{}}{}: {}\n", "", indent, key, to_text(value));
+  }
+  return text;
+}
+
+}  // namespace
+
+Recipe parse_recipe(const std::string& yaml, const std::string& place, const std::vector<std::string>& settings) {
+  auto object = parse_yaml(yaml, place);
+  for (const auto& setting : settings) apply(object, setting);
+  Recipe recipe;
+  read_fields(recipe, object, place);
+  check(recipe, place);
+  return recipe;
+}
+
+std::vector<std::string> recipe_names() {
+  std::vector<std::string> names;
+  for (const auto& [name, text] : kRecipes) names.emplace_back(name);
+  return names;
+}
+
+Recipe load_recipe(const std::string& name_or_path, const std::vector<std::string>& settings) {
+  if (std::filesystem::is_regular_file(name_or_path))
+    return parse_recipe(read_text(name_or_path, kRecipeBytes), name_or_path, settings);
+  for (const auto& [name, text] : kRecipes) {
+    if (name == name_or_path) return parse_recipe(text, std::string("recipe ") + name, settings);
+  }
+  const auto names = recipe_names();
+  fail(ErrorKind::Usage, "no recipe file or name {}{} (there are {})", in_quotes(name_or_path),
+       suggestion(name_or_path, names), fmt::join(names, ", "));
+}
+
+std::string recipe_yaml(const Recipe& recipe) {
+  return yaml_lines(write_fields(recipe), 0);
+}
+
+ModelConfig recipe_config(const Recipe& recipe, Index tokens, Index eos) {
+  const auto& r = recipe.model;
+  auto c = preset(r.preset);
+  const auto take = [](Index& member, Index value) {
+    if (value > 0) member = value;
+  };
+  c.vocab_size = r.vocab_size > 0 ? r.vocab_size : (tokens + 63) / 64 * 64;
+  take(c.hidden_size, r.hidden_size);
+  take(c.intermediate_size, r.intermediate_size);
+  take(c.num_hidden_layers, r.num_hidden_layers);
+  take(c.sliding_window, r.sliding_window);
+  take(c.spectral_channels, r.spectral_channels);
+  take(c.spectral_modes, r.spectral_modes);
+  if (!r.attention_layers.empty()) c.attention_layers = r.attention_layers;
+  if (r.no_attention) c.attention_layers.clear();
+  c.channel_width = r.channel_width > 0 ? r.channel_width
+                    : r.hidden_size > 0 ? std::max<Index>(1, c.hidden_size / c.spectral_channels)
+                                        : c.channel_width;
+  c.head_dim = std::min(c.head_dim, c.hidden_size);
+  c.num_attention_heads = c.attention_layers.empty() ? 0 : c.hidden_size / c.head_dim;
+  if (!c.attention_layers.empty() && c.sliding_window == 0) c.sliding_window = recipe.data.context;
+  c.bos_token_id = c.eos_token_id = eos;
+  c.elastic = {.channels = c.spectral_channels,
+               .ffn = c.intermediate_size,
+               .channel_exponent = r.channel_exponent,
+               .ffn_exponent = r.ffn_exponent,
+               .tiers = deployment_budgets()};
+  if (!r.tier.empty()) {
+    const auto capacity = find_tier(c, r.tier).capacity;
+    c.spectral_channels = capacity.channels;
+    c.intermediate_size = capacity.ffn;
+    c.elastic = {};
+  }
+  check_config(c, "model of the recipe");
+  if (tokens > c.vocab_size)
+    fail(ErrorKind::Usage, "model.vocab_size {} is smaller than the tokenizer's {} entries", c.vocab_size, tokens);
+  return c;
+}
+
+}  // namespace essh

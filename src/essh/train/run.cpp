@@ -1,0 +1,286 @@
+#include "essh/train/run.h"
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cmath>
+#include <csignal>
+#include <fstream>
+
+#include "essh/base/file.h"
+#include "essh/base/json.h"
+#include "essh/base/log.h"
+#include "essh/base/progress.h"
+#include "essh/base/units.h"
+#include "essh/data/dataset.h"
+#include "essh/kernels/gemm.h"
+#include "essh/model/initialise.h"
+#include "essh/store/model_folder.h"
+#include "essh/train/trainer.h"
+
+namespace essh {
+namespace fs = std::filesystem;
+namespace {
+
+using Clock = std::chrono::steady_clock;
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+volatile std::sig_atomic_t interrupted = 0;
+
+// The first signal asks for a save at the end of the step, the second has its usual effect.
+class SignalScope {
+ public:
+  SignalScope() {
+    interrupted = 0;
+    for (const int signal : {SIGINT, SIGTERM})
+      std::signal(signal, [](int number) {
+        interrupted = number;
+        std::signal(number, SIG_DFL);
+      });
+  }
+  ~SignalScope() {
+    for (const int signal : {SIGINT, SIGTERM}) std::signal(signal, SIG_DFL);
+  }
+};
+
+// Floating-point rate of a large product on this machine, the yardstick of utilisation.
+double measured_peak(Stream& stream) {
+  constexpr Index kSide = 1024;
+  Arena arena(stream.device());
+  const auto a = arena.matrix<float>(kSide, kSide), b = arena.matrix<float>(kSide, kSide),
+             c = arena.matrix<float>(kSide, kSide);
+  std::fill_n(a.data, kSide * kSide, 0.5f);
+  std::fill_n(b.data, kSide * kSide, 0.25f);
+  double best = INFINITY;
+  for (int round = 0; round < 4; ++round) {
+    const auto start = Clock::now();
+    launch(stream, Gemm<float>{.a = a, .b = b, .c = c, .transpose_b = Transpose::Yes});
+    best = std::min(best, seconds_since(start));
+  }
+  return 2.0 * kSide * kSide * kSide / best;
+}
+
+// One JSON object per line. Lines of steps that a resumed run will make again are dropped.
+class Metrics {
+ public:
+  Metrics(const fs::path& path, Index resumed_step) {
+    if (fs::exists(path)) {
+      std::string kept;
+      std::ifstream in(path);
+      for (std::string line; std::getline(in, line);) {
+        try {
+          const auto entry = parse_json(line, path.string());
+          if (entry.value("step", Index{0}) <= resumed_step) kept += line + "\n";
+        } catch (const Error&) {
+          continue;  // torn by a crash
+        }
+      }
+      write_durably(path, kept);
+    }
+    out_.open(path, std::ios::app);
+    if (!out_) fail(ErrorKind::BadFile, "{}: cannot be written", path.string());
+  }
+  void write(const Json& entry) { out_ << to_text(entry) << std::endl; }
+
+ private:
+  std::ofstream out_;
+};
+
+Json step_entry(const StepReport& r, double rate, double utilisation, double seconds) {
+  Json shares = Json::object();
+  for (const auto& [budget, count] : r.shares) shares[fmt::format("{:.6g}", budget)] = count;
+  const double tokens = static_cast<double>(std::max<Index>(1, r.full_tokens + r.reduced_tokens));
+  const double loss =
+      (r.full_loss * static_cast<double>(r.full_tokens) + r.reduced_loss * static_cast<double>(r.reduced_tokens)) /
+      tokens;
+  Json entry = {{"kind", "step"}, {"step", r.step}, {"tokens", r.tokens}, {"loss", loss}};
+  entry["full_loss"] = r.full_tokens > 0 ? Json(r.full_loss) : Json(nullptr);
+  entry["reduced_loss"] = r.reduced_tokens > 0 ? Json(r.reduced_loss) : Json(nullptr);
+  entry["distillation"] = r.reduced_tokens > 0 ? Json(r.divergence) : Json(nullptr);
+  entry["lr"] = r.rate;
+  entry["grad_norm"] = r.skipped ? Json(nullptr) : Json(r.norm);
+  entry["tokens_per_second"] = rate;
+  entry["mfu"] = utilisation;
+  entry["shares"] = shares;
+  entry["seconds"] = seconds;
+  return entry;
+}
+
+std::string losses_line(const std::map<std::string, double>& losses, const ModelConfig& config) {
+  std::string line;
+  for (const auto& tier : tiers_of(config))
+    line += fmt::format(" {} {:.2f}", tier.name, std::exp(losses.at(tier.name)));
+  return line;
+}
+
+// The loop that both stages share.
+void run_stage(Trainer& trainer, const Recipe& recipe, const fs::path& run, Stage stage, Stream& stream,
+               const RunOptions& options) {
+  const std::string prefix = stage == Stage::Refinement ? "refine-" : "";
+  Checkpoints checkpoints(run / (prefix + "checkpoints"), recipe.run.keep);
+  if (const auto snapshot = checkpoints.newest()) {
+    trainer.resume(*snapshot);
+    log::info("{}: going on after step {}", run.string(), trainer.step_count());
+  }
+  Metrics metrics(run / (prefix + "metrics.jsonl"), trainer.step_count());
+  const auto validate = [&] {
+    const auto losses = trainer.validate();
+    Json tiers = Json::object();
+    for (const auto& tier : tiers_of(trainer.config())) tiers[tier.name] = losses.at(tier.name);
+    metrics.write({{"kind", "validation"},
+                   {"step", trainer.step_count()},
+                   {"tokens", trainer.snapshot().tokens},
+                   {"tiers", tiers}});
+    log::info("step {}: validation perplexity{}", trainer.step_count(), losses_line(losses, trainer.config()));
+  };
+  const double peak = measured_peak(stream);
+  SignalScope signals;
+  Progress progress(stage == Stage::Refinement ? "refine" : "train", static_cast<double>(trainer.steps()), "step");
+  const auto start = Clock::now();
+  const Index first_step = trainer.step_count();
+  while (!trainer.finished()) {
+    const auto step_start = Clock::now();
+    const auto report = trainer.step();
+    const double seconds = seconds_since(step_start);
+    const double rate = static_cast<double>(report.full_tokens + report.reduced_tokens) / seconds,
+                 utilisation = report.flops / seconds / peak;
+    metrics.write(step_entry(report, rate, utilisation, seconds_since(start)));
+    if (report.skipped) {
+      log::warn("step {}: the gradient was not finite, the step was not made", report.step);
+      if (recipe.run.nonfinite == "rollback") {
+        checkpoints.finish();
+        const auto snapshot = checkpoints.newest();
+        if (!snapshot)
+          fail(ErrorKind::Usage, "step {}: the gradient is not finite and there is no checkpoint to roll back to",
+               report.step);
+        const Index position = trainer.position();
+        trainer.resume(*snapshot);
+        trainer.skip_to(position);
+      }
+    }
+    progress.update(static_cast<double>(report.step),
+                    fmt::format("loss {:.3f}{}  {} tok/s  {:.0f}% of GEMM peak", report.full_loss,
+                                report.reduced_tokens > 0 ? fmt::format(" (reduced {:.3f})", report.reduced_loss) : "",
+                                format_count(rate), 100 * utilisation));
+    const Index step = trainer.step_count();
+    const bool last = trainer.finished();
+    if (last || (recipe.run.validate_every > 0 && step % recipe.run.validate_every == 0)) validate();
+    const bool stopping = interrupted != 0 || (options.stop_after > 0 && step - first_step >= options.stop_after);
+    if (last || stopping || (recipe.run.checkpoint_every > 0 && step % recipe.run.checkpoint_every == 0))
+      checkpoints.save(trainer.snapshot());
+    if (stopping && !last) {
+      checkpoints.finish();
+      fail(ErrorKind::Interrupted, "{}: stopped after step {}; the same command goes on from there", run.string(),
+           step);
+    }
+  }
+  checkpoints.finish();
+  progress.finish();
+}
+
+Stream make_stream(const RunOptions& options) {
+  return cpu_stream(options.threads > 0 ? options.threads : available_cores());
+}
+
+void save_result(const fs::path& target, const Trainer& trainer, const Recipe& recipe, const char* kind) {
+  SaveOptions save{.copied = companion_files(recipe.data.path), .existing = ExistingFolder::Replace};
+  const Json provenance = {{"format", 1}, {"kind", kind}, {"steps", trainer.steps()}, {"recipe", recipe_yaml(recipe)}};
+  save.provenance = to_text(provenance, 2);
+  save_model(target, trainer.config(), trainer.parameters(), full_capacity(trainer.config()), save);
+  log::info("wrote {}", target.string());
+}
+
+Parameters<float> initial_weights(const Recipe& recipe, const ModelConfig& config) {
+  if (!recipe.model.start.empty()) return load_model(recipe.model.start).parameters;
+  Parameters<float> parameters(config);
+  initialise(parameters, config, recipe.run.seed, parse_modal_init(recipe.model.modes));
+  return parameters;
+}
+
+// The recipe of the folder wins only by being equal: a run is one recipe.
+void settle_recipe(const Recipe& recipe, const fs::path& run) {
+  const auto path = run / "recipe.yaml";
+  const auto text = recipe_yaml(recipe);
+  if (!fs::exists(path)) return write_durably(path, text);
+  if (read_text(path, 1u << 20) != text) {
+    fail(ErrorKind::Usage,
+         "{}: this folder holds a run of another recipe; use a new folder, or `--set` nothing to go on with it",
+         path.string());
+  }
+}
+
+}  // namespace
+
+void run_training(const Recipe& recipe, const fs::path& run, const RunOptions& options) {
+  if (recipe.data.path.empty())
+    fail(ErrorKind::Usage,
+         "train: say what to train on: --data FOLDER, or data.path in the recipe (`essh prepare` makes one)");
+  make_folder(run);
+  FileLock lock(run / "lock");
+  settle_recipe(recipe, run);
+  const Dataset data(recipe.data.path);
+  const auto config = recipe_config(recipe, data.vocab_size(), data.eos_id());
+  auto stream = make_stream(options);
+  Trainer trainer(Stage::Pretraining, recipe, config, data, stream);
+  trainer.start(initial_weights(recipe, config));
+  run_stage(trainer, recipe, run, Stage::Pretraining, stream, options);
+  save_result(run / "pretrained", trainer, recipe, "pretrained");
+}
+
+void run_refinement(const fs::path& run, const std::vector<std::string>& settings, const RunOptions& options) {
+  const auto path = run / "recipe.yaml";
+  if (!fs::exists(path)) fail(ErrorKind::Usage, "{}: not a run folder; `essh train` makes one", run.string());
+  FileLock lock(run / "lock");
+  const auto recipe = parse_recipe(read_text(path, 1u << 20), path.string(), settings);
+  if (!fs::is_directory(run / "pretrained"))
+    fail(ErrorKind::Usage, "{}: pretraining has not finished; run `essh train` to its end first", run.string());
+  const auto parent = load_model(run / "pretrained");
+  const Dataset data(recipe.data.path);
+  auto stream = make_stream(options);
+  Trainer trainer(Stage::Refinement, recipe, parent.config, data, stream);
+  trainer.start(parent.parameters);
+  run_stage(trainer, recipe, run, Stage::Refinement, stream, options);
+  save_result(run / "refined", trainer, recipe, "refined");
+}
+
+RunEstimate estimate_run(const Recipe& recipe, const RunOptions& options) {
+  const Dataset data(recipe.data.path);
+  const auto config = recipe_config(recipe, data.vocab_size(), data.eos_id());
+  auto stream = make_stream(options);
+  auto quick = recipe;
+  quick.elastic.warmup_tokens = 0;
+  Trainer trainer(Stage::Pretraining, quick, config, data, stream);
+  trainer.start(initial_weights(recipe, config));
+  RunEstimate e;
+  const ParameterLayout layout(config);
+  e.parameters = layout.parameters();
+  e.weights_bytes = e.gradient_bytes = static_cast<double>(layout.size()) * sizeof(float);
+  e.moment_bytes = 2 * e.weights_bytes;
+  const auto start = Clock::now();
+  double flops = 0, tokens = 0;
+  constexpr Index kSteps = 2;
+  for (Index i = 0; i < kSteps; ++i) {
+    const auto report = trainer.step();
+    flops += report.flops;
+    tokens += static_cast<double>(recipe.run.batch * recipe.data.context);
+  }
+  e.seconds = seconds_since(start) / kSteps * static_cast<double>(recipe.run.steps);
+  e.flops_per_token = flops / tokens;
+  e.tokens = static_cast<double>(recipe.run.steps * recipe.run.batch * recipe.data.context);
+  e.activation_bytes = static_cast<double>(trainer.activation_bytes());
+  e.total_bytes = e.weights_bytes + e.gradient_bytes + e.moment_bytes + e.activation_bytes;
+  e.peak_flops = measured_peak(stream);
+  return e;
+}
+
+fs::path model_of_run(const fs::path& path) {
+  if (fs::exists(path / "config.json")) return path;
+  for (const char* name : {"refined", "pretrained"}) {
+    if (fs::exists(path / name / "config.json")) return path / name;
+  }
+  return path;
+}
+
+}  // namespace essh

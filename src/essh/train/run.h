@@ -1,0 +1,37 @@
+#pragma once
+#include <filesystem>
+#include <string>
+
+#include "essh/device/stream.h"
+#include "essh/train/recipe.h"
+
+namespace essh {
+
+struct RunOptions {
+  // Stop after this many steps of this call, as if interrupted; 0 goes to the end.
+  Index stop_after = 0;
+  int threads = 0;
+};
+
+// Pretrains into a run folder, or goes on where it stopped:
+//   recipe.yaml, metrics.jsonl, checkpoints/, lock, and at the end pretrained/ (a model folder).
+// SIGTERM and SIGINT save a checkpoint and throw Error{Interrupted}; a second signal ends at once.
+void run_training(const Recipe& recipe, const std::filesystem::path& run, const RunOptions& options);
+
+// Shared refinement of a run's pretrained/ into refined/, with its recipe and further settings. Goes on where it
+// stopped.
+void run_refinement(const std::filesystem::path& run, const std::vector<std::string>& settings,
+                    const RunOptions& options);
+
+// What a run would take: parameters, memory by kind, FLOPs per token, expected time from a few measured steps.
+struct RunEstimate {
+  Index parameters = 0;
+  double weights_bytes = 0, gradient_bytes = 0, moment_bytes = 0, activation_bytes = 0, total_bytes = 0;
+  double flops_per_token = 0, tokens = 0, seconds = 0, peak_flops = 0;
+};
+RunEstimate estimate_run(const Recipe& recipe, const RunOptions& options);
+
+// The model folder that a path stands for: itself, or of a run its refined or pretrained model.
+std::filesystem::path model_of_run(const std::filesystem::path& path);
+
+}  // namespace essh

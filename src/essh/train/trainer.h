@@ -1,0 +1,100 @@
+#pragma once
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "essh/data/dataset.h"
+#include "essh/data/loader.h"
+#include "essh/train/capacity_sampler.h"
+#include "essh/train/checkpoint.h"
+#include "essh/train/objective.h"
+#include "essh/train/optimizer.h"
+#include "essh/train/recipe.h"
+
+namespace essh {
+
+enum class Stage { Pretraining, Refinement };
+const char* stage_name(Stage stage);
+
+// What one optimizer step did. Losses are means over tokens.
+struct StepReport {
+  Index step = 0;           // steps done, this one included
+  double tokens = 0;        // seen so far
+  double full_loss = 0;     // label loss at full capacity
+  double reduced_loss = 0;  // label loss at the sampled capacities
+  double divergence = 0;    // KL or TV of the sampled capacities
+  Index full_tokens = 0, reduced_tokens = 0;
+  double rate = 0;
+  double norm = 0;                 // of the gradient, before clipping
+  double flops = 0;                // of the matrix products of this step
+  bool skipped = false;            // the gradient was not finite and the weights were left alone
+  std::map<double, Index> shares;  // micro-batches by budget
+};
+
+// Algorithm 1 of the paper, and shared refinement. Everything that a step depends on is in the snapshot: a run that
+// resumes from one goes on bit by bit.
+class Trainer {
+ public:
+  // `data` and `stream` outlive the trainer.
+  Trainer(Stage stage, const Recipe& recipe, const ModelConfig& config, const Dataset& data, Stream& stream);
+
+  // Where the stage starts: these weights, fresh moments.
+  void start(const Parameters<float>& weights);
+  // Where an earlier run of this stage stopped. A snapshot of other data or another model is refused.
+  void resume(const Snapshot& snapshot);
+  Snapshot snapshot() const;
+
+  bool finished() const { return step_ >= steps_; }
+  Index step_count() const { return step_; }
+  Index steps() const { return steps_; }
+  Index position() const { return loader_->position(); }
+  // Passes over samples: those of a batch that went wrong.
+  void skip_to(Index position) { loader_->seek(position); }
+  StepReport step();
+
+  // Mean loss of the named tiers on the validation split.
+  std::map<std::string, double> validate();
+  const Parameters<float>& parameters() const { return parameters_; }
+  const ModelConfig& config() const { return config_; }
+  // Bytes held: weights, gradients and moments, and the arena of the passes so far.
+  std::size_t state_bytes() const;
+  std::size_t activation_bytes() const { return objective_.memory(); }
+
+ private:
+  TokenRows next_rows();
+  void learn_full(const TokenRows& rows, double scale, StepReport& report, Matrix<const float>* hidden);
+  void learn_reduced(const TokenRows& rows, double budget, const ObjectiveWeights& counts, const Teacher& teacher,
+                     StepReport& report);
+  void pretraining_batch(StepReport& report);
+  void refinement_batch(StepReport& report);
+  void update_squares();
+  double validation_loss(Capacity capacity);
+  double product_flops(Capacity capacity) const;
+  Index batch() const { return stage_ == Stage::Refinement ? recipe_.refine.batch : recipe_.run.batch; }
+  Index micro_batches() const { return batch() / recipe_.run.micro_batch; }
+
+  Stage stage_;
+  Recipe recipe_;
+  ModelConfig config_;
+  const Dataset& data_;
+  Stream& stream_;
+  Model<float> model_;
+  Parameters<float> parameters_;
+  std::vector<float> gradient_;
+  OptimizerRecipe schedule_;
+  Optimizer optimizer_;
+  Objective objective_;
+  CapacitySampler sampler_;
+  std::unique_ptr<Loader> loader_;
+  // A frozen parent, when the recipe names one.
+  std::unique_ptr<Model<float>> parent_model_;
+  std::unique_ptr<Parameters<float>> parent_;
+  std::vector<double> squares_, step_squares_;  // layers x units
+  Index squares_tokens_ = 0;
+  Index step_ = 0, steps_ = 0;
+  double tokens_ = 0;
+  double validation_ = 0;
+};
+
+}  // namespace essh
