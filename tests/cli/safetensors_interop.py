@@ -77,7 +77,7 @@ def main():
     check(tool.exists(), f"{tool}: no such program; build the target store_interop_tool")
     random = np.random.default_rng(1)
     every_type = {f"{name.lower()}.\u00e9\"\\": (random.standard_normal((3, 5)) * 50).astype(dtype) for name, dtype in DTYPES.items()}
-    every_type |= {"scalar": np.float32(3.5).reshape(()), "empty": np.zeros((0, 4), np.float16), "z": np.ones(7, np.uint8)}
+    every_type |= {"scalar": np.array(3.5, np.float32), "empty": np.zeros((0, 4), np.float16), "z": np.ones(7, np.uint8)}
     wide = (random.standard_normal(4096) * 10.0 ** random.integers(-42, 38, 4096)).astype(np.float32)
     ties = np.arange(0x3F800000, 0x3F800000 + (1 << 18), 1 << 11, dtype=np.uint32).view(np.float32)
     special = np.array([0.0, -0.0, np.inf, -np.inf, 65504, 65519.996, 65520, 2**-24, 2**-25, 3.4e38], np.float32)

@@ -1,6 +1,7 @@
 // What tests/cli/safetensors_interop.py needs from us to compare with the reference implementation.
 #include <CLI/CLI.hpp>
 
+#include "essh/base/error.h"
 #include "essh/store/tensor_files.h"
 
 namespace essh {
