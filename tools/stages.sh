@@ -1,5 +1,6 @@
 # shellcheck shell=bash
-# Sourced by ./quickstart and ./test, from the repository's root: reporting of stages, packages, and builds of presets.
+# Sourced by ./quickstart and ./test: reporting of stages, packages, and builds of presets. Its functions run in the
+# repository's root.
 
 if [ -t 1 ] && [ -z "${NO_COLOR:-}" ]; then
   bold=$'\e[1m' red=$'\e[31m' plain=$'\e[0m'
