@@ -3,7 +3,6 @@ import base64
 import glob
 import os
 import random
-import subprocess
 import tarfile
 import unicodedata
 
@@ -79,14 +78,14 @@ def llama3(rank_file):
     return tokenizer
 
 
-def shared_data(folder, archives=("tokenizers", "text_valid")):
-    """Unpacks the shared archives into `folder`; False when they are not on this machine."""
+def shared_data(source, folder, archives=("tokenizers", "text_valid")):
+    """Unpacks archives of `source` into `folder`; False when they are not on this machine."""
     for name in archives:
-        path = os.path.join(SHARED, name + ".tar.xz")
+        path = os.path.join(source, name + ".tar.xz")
         if not os.path.exists(path):
             return False
         with tarfile.open(path) as archive:
-            archive.extractall(folder, filter="data")
+            archive.extractall(folder)
     return True
 
 
@@ -133,7 +132,3 @@ def random_strings(count, seed):
         else:
             parts = [rng.choice(rng.choice(pools)) for _ in range(rng.randrange(0, 30))]
         yield "".join(parts)
-
-
-def essh_program():
-    return os.environ.get("ESSH") or subprocess.run(["sh", "-c", "command -v essh"], capture_output=True, text=True).stdout.strip()

@@ -21,7 +21,7 @@ except ImportError as missing:
     print(f"{missing}; install tokenizers")
     sys.exit(77)
 
-OPTIONS = argparse.Namespace(strings=100000, run_bytes=1 << 18, seed=1)
+OPTIONS = argparse.Namespace(strings=100000, run_bytes=1 << 18, seed=1, data=known.SHARED)
 BATCH = 50000
 
 
@@ -37,36 +37,51 @@ def their_ids(tokenizer, texts, add_special_tokens=False):
     return [encoding.ids for encoding in tokenizer.encode_batch_fast(texts, add_special_tokens=add_special_tokens)]
 
 
-class Comparison(unittest.TestCase):
+def read(path):
+    with open(path, encoding="utf-8", newline="") as file:
+        return file.read()
+
+
+class Fixture:
     """Files and tokenizers that the tests share."""
 
-    @classmethod
-    def setUpClass(cls):
-        cls.temporary = tempfile.TemporaryDirectory()
-        cls.folder = cls.temporary.name
-        cls.code = known.code_files(3_000_000)
-        cls.texts = [open(path, encoding="utf-8", newline="").read() for path in cls.code]
-        # Name -> (file for us, tokenizer of theirs)
-        cls.pairs = {}
+    def __init__(self):
+        self.temporary = tempfile.TemporaryDirectory()
+        self.code = known.code_files(3_000_000)
+        self.texts = [read(path) for path in self.code]
+        self.pairs = {}  # name -> (file for us, tokenizer of theirs)
         for pattern in ("gpt2", "llama3"):
-            path = cls.path(f"trained_{pattern}.json")
-            cls.trained = essh_json("tokenizer", "train", *cls.code, "-o", path, "--vocab-size", 2000, "--pattern", pattern, "--json")
-            cls.pairs[f"trained {pattern}"] = (path, Tokenizer.from_file(path))
-        cls.shared = known.shared_data(cls.folder)
-        if cls.shared:
+            path = self.path(f"trained_{pattern}.json")
+            self.trained = self.train(path, pattern)
+            self.pairs[f"trained {pattern}"] = (path, Tokenizer.from_file(path))
+        self.has_data = known.shared_data(OPTIONS.data, self.temporary.name)
+        if self.has_data:
             for name, file, make in (("gpt2", "tok/gpt2_vocab.bpe", known.gpt2), ("llama3", "tok/llama3_tokenizer.model", known.llama3)):
-                cls.pairs[name] = (cls.path(file), make(cls.path(file)))
+                self.pairs[name] = (self.path(file), make(self.path(file)))
 
-    @classmethod
-    def tearDownClass(cls):
-        cls.temporary.cleanup()
+    def path(self, name):
+        return os.path.join(self.temporary.name, name)
 
-    @classmethod
-    def path(cls, name):
-        return os.path.join(cls.folder, name)
+    def train(self, path, pattern, *options):
+        return essh_json("tokenizer", "train", *self.code, "-o", path, "--vocab-size", 2000, "--pattern", pattern, "--json", *options)
+
+
+def setUpModule():
+    Comparison.shared = Fixture()
+
+
+def tearDownModule():
+    Comparison.shared.temporary.cleanup()
+
+
+class Comparison(unittest.TestCase):
+    shared = None  # the Fixture
+
+    def setUp(self):
+        self.pairs, self.texts, self.path = self.shared.pairs, self.shared.texts, self.shared.path
 
     def compare(self, ours, theirs, texts, *options, **their_options):
-        for text, mine, other in zip(texts, our_ids(ours, texts, *options), their_ids(theirs, texts, **their_options)):
+        for text, mine, other in zip(texts, our_ids(ours, texts, *options), their_ids(theirs, texts, **their_options), strict=True):
             if mine != other:
                 self.fail(f"{text[:200]!r}: {mine[:50]} is not {other[:50]}")
 
@@ -89,11 +104,11 @@ class Ids(Comparison):
                 self.compare(ours, theirs, self.texts)
 
     def test_texts_at_hand(self):
-        if not self.shared:
+        if not self.shared.has_data:
             self.skipTest("the shared texts are not on this machine")
         texts = []
         for root, _, files in os.walk(self.path("text")):
-            texts += [open(os.path.join(root, file), encoding="utf-8", newline="").read() for file in sorted(files)]
+            texts += [read(os.path.join(root, file)) for file in sorted(files)]
         self.assertTrue(texts)
         for name, (ours, theirs) in self.pairs.items():
             with self.subTest(name):
@@ -255,9 +270,8 @@ class Training(Comparison):
                 self.assertEqual(mine["vocab"], other["vocab"])
 
     def test_threads_do_not_matter(self):
-        hashes = {essh_json("tokenizer", "train", *self.code, "-o", self.path("again.json"), "--vocab-size", 2000, "--pattern", "llama3",
-                            "--threads", threads, "--json")["hash"] for threads in (1, 3)}
-        self.assertEqual(hashes, {self.trained["hash"]})
+        hashes = {self.shared.train(self.path("again.json"), "llama3", "--threads", threads)["hash"] for threads in (1, 3)}
+        self.assertEqual(hashes, {self.shared.trained["hash"]})
 
 
 if __name__ == "__main__":
@@ -265,5 +279,6 @@ if __name__ == "__main__":
     parser.add_argument("--strings", type=int, default=OPTIONS.strings, help="random Unicode strings to compare")
     parser.add_argument("--run-bytes", type=int, default=OPTIONS.run_bytes, help="length of the runs of one character")
     parser.add_argument("--seed", type=int, default=OPTIONS.seed)
+    parser.add_argument("--data", default=OPTIONS.data, help="folder of the shared archives")
     OPTIONS, rest = parser.parse_known_args()
     unittest.main(argv=[sys.argv[0], *rest])
