@@ -281,6 +281,20 @@ void add_decode(CLI::App& app) {
   });
 }
 
+void add_convert(CLI::App& app) {
+  struct Arguments {
+    fs::path tokenizer;
+    fs::path output;
+  };
+  auto arguments = std::make_shared<Arguments>();
+  auto* verb = app.add_subcommand("convert", "any tokenizer that we read as a tokenizer.json");
+  verb->add_option("--tokenizer", arguments->tokenizer, "a tokenizer file or model folder, or: bytes, nucleotides")
+      ->required();
+  verb->add_option("-o,--output", arguments->output, "the tokenizer.json to write")->required();
+  verb->footer("Example: essh tokenizer convert --tokenizer tokenizer.model -o tokenizer.json");
+  verb->callback([arguments] { write_durably(arguments->output, load_tokenizer(arguments->tokenizer)->to_json()); });
+}
+
 }  // namespace
 
 void add_tokenizer(CLI::App& app) {
@@ -290,6 +304,7 @@ void add_tokenizer(CLI::App& app) {
   add_training(*verb);
   add_encode(*verb);
   add_decode(*verb);
+  add_convert(*verb);
 }
 
 }  // namespace essh::verbs
