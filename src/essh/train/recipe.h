@@ -16,7 +16,7 @@ struct ModelRecipe {
   Index hidden_size = 0;
   Index intermediate_size = 0;
   Index num_hidden_layers = 0;
-  std::vector<Index> attention_layers;
+  std::vector<Index> attention_layers = {};
   bool no_attention = false;
   Index sliding_window = 0;
   Index spectral_channels = 0;
@@ -27,12 +27,12 @@ struct ModelRecipe {
   std::string modes = "hankel";
   std::string clock = "input";
   std::string gates = "input";
-  std::string tier;
-  std::string start;
+  std::string tier = {};
+  std::string start = {};
 };
 
 struct DataRecipe {
-  std::string path;
+  std::string path = {};
   Index context = 256;
 };
 
@@ -53,7 +53,7 @@ struct ElasticRecipe {
   std::string sampling = "fixed";
   double full_share = 0.75;
   double warmup_tokens = 250e6;
-  std::vector<double> budgets;
+  std::vector<double> budgets = {};
   double ffn_scale = 0.5;
   double mixer_scale = 1;
   double kl = 0.5;
@@ -61,7 +61,7 @@ struct ElasticRecipe {
   Index ordering_period = 500;
   double ordering_until = 0.8;
   double activation_memory = 0.95;
-  std::string teacher;
+  std::string teacher = {};
 };
 
 struct RunRecipe {
@@ -84,7 +84,7 @@ struct RefineRecipe {
   double warmup = 0.05;
   double tv = 5;
   std::string sampling = "step";
-  std::vector<double> budgets;
+  std::vector<double> budgets = {};
 };
 
 // One training run, from YAML. Every arm of the paper's ablations is a value here.

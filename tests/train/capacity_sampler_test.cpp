@@ -1,0 +1,107 @@
+#include "essh/train/capacity_sampler.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+namespace essh {
+namespace {
+
+constexpr Index kSteps = 1000;
+
+CapacitySampler make(ElasticRecipe recipe) {
+  return {recipe, preset("tiny"), 7, kSteps};
+}
+
+double share_of_full(const CapacitySampler& sampler, Index first, Index last, Index micro = 16) {
+  double full = 0, all = 0;
+  for (Index step = first; step < last; ++step) {
+    for (const double budget : sampler.draw(step, 1e12, micro)) {
+      full += budget == 1.0;
+      ++all;
+    }
+  }
+  return full / all;
+}
+
+TEST(CapacitySampler, ReservesTheShareAndDrawsTheRestUniformly) {
+  const auto sampler = make({});
+  EXPECT_NEAR(share_of_full(sampler, 0, kSteps), 0.775, 0.01);
+  std::map<double, int> counts;
+  for (Index step = 0; step < kSteps; ++step) {
+    const auto drawn = sampler.draw(step, 1e12, 4);
+    EXPECT_EQ(drawn.size(), 4u);
+    EXPECT_GE(std::count(drawn.begin(), drawn.end(), 1.0), 3);
+    for (const double budget : drawn) ++counts[budget];
+  }
+  EXPECT_EQ(counts.size(), 10u);
+  for (const auto& [budget, count] : counts) {
+    if (budget < 1) {
+      EXPECT_NEAR(count, 100, 40) << budget;
+    }
+  }
+}
+
+TEST(CapacitySampler, FullCapacityOnlyDuringWarmUpAndForDense) {
+  const auto sampler = make({.warmup_tokens = 500});
+  for (const double budget : sampler.draw(3, 499, 64)) EXPECT_EQ(budget, 1.0);
+  const auto later = sampler.draw(3, 500, 64);
+  EXPECT_NE(std::count(later.begin(), later.end(), 1.0), 64);
+  EXPECT_EQ(share_of_full(make({.sampling = "dense"}), 0, 50), 1.0);
+}
+
+TEST(CapacitySampler, IsAPureFunctionOfSeedAndStep) {
+  const auto a = make({}), b = make({});
+  for (Index step = 0; step < 50; ++step) EXPECT_EQ(a.draw(step, 1e12, 16), b.draw(step, 1e12, 16));
+  EXPECT_NE(a.draw(1, 1e12, 64), a.draw(2, 1e12, 64));
+}
+
+TEST(CapacitySampler, RampAndProgressiveFollowTheirSchedules) {
+  const auto ramp = make({.sampling = "ramp"});
+  EXPECT_DOUBLE_EQ(ramp.full_share(0), 0.75);
+  EXPECT_DOUBLE_EQ(ramp.full_share(kSteps / 2), 0.75);
+  EXPECT_DOUBLE_EQ(ramp.full_share(kSteps * 3 / 4), 0.875);
+  EXPECT_EQ(share_of_full(ramp, kSteps - 1, kSteps, 4), 1.0);
+  const auto progressive = make({.sampling = "progressive", .full_share = 0});
+  const auto smallest = [&](Index step) {
+    double least = 1;
+    for (Index s = step; s < step + 20; ++s) {
+      for (const double budget : progressive.draw(s, 1e12, 16)) least = std::min(least, budget);
+    }
+    return least;
+  };
+  EXPECT_EQ(smallest(0), 0.5);
+  EXPECT_EQ(smallest(150), 0.25);
+  EXPECT_EQ(smallest(300), 0.125);
+  EXPECT_EQ(smallest(450), 0.0625);
+}
+
+TEST(CapacitySampler, GapsAndProgressDecideTheWeights) {
+  auto gap = make({.sampling = "gap"});
+  EXPECT_EQ(share_of_full(gap, 0, 20), 1.0) << "nothing is known before the first validation";
+  EXPECT_TRUE(gap.wants_validation(0));
+  EXPECT_TRUE(gap.wants_validation(500));
+  EXPECT_FALSE(gap.wants_validation(499));
+  gap.validated({{0.0625, 6.0}, {0.5, 4.0}, {1.0, 4.0}});
+  std::map<double, int> counts;
+  for (Index step = 0; step < 500; ++step) {
+    for (const double budget : gap.draw(step, 0, 4)) ++counts[budget];
+  }
+  EXPECT_GT(counts[0.0625], 3 * std::max(1, counts[0.375]));
+  EXPECT_EQ(counts[0.75], 0) << "no gap, no share";
+
+  auto adaptive = make({.sampling = "adaptive"});
+  adaptive.validated({{0.0625, 6.0}, {0.5, 5.0}, {1.0, 5.0}});
+  EXPECT_EQ(share_of_full(adaptive, 0, 20), 1.0) << "active from the second validation on";
+  adaptive.validated({{0.0625, 5.9}, {0.5, 4.0}, {1.0, 4.0}});
+  EXPECT_DOUBLE_EQ(adaptive.full_share(501), 0.5) << "full capacity falls fast, so it needs least";
+  adaptive.validated({{0.0625, 4.9}, {0.5, 3.9}, {1.0, 4.0}});
+  EXPECT_NEAR(adaptive.full_share(1001), 0.55, 1e-12) << "at most 0.05 a time";
+  auto copy = make({.sampling = "adaptive"});
+  copy.restore(adaptive.state());
+  EXPECT_EQ(copy.draw(700, 0, 64), adaptive.draw(700, 0, 64));
+  EXPECT_THROW(copy.restore({1, 5}), Error);
+}
+
+}  // namespace
+}  // namespace essh

@@ -1,0 +1,83 @@
+#include "essh/train/recipe.h"
+
+#include <gtest/gtest.h>
+
+#include "essh/base/error.h"
+#include "essh/train/schedule.h"
+
+namespace essh {
+namespace {
+
+std::string problem(const std::string& yaml, const std::vector<std::string>& settings = {}) {
+  try {
+    parse_recipe(yaml, "r.yaml", settings);
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "accepted";
+}
+
+TEST(Recipe, EveryBuiltInRecipeRoundTrips) {
+  for (const auto& name : recipe_names()) {
+    const auto recipe = load_recipe(name, {"run.seed=5", "elastic.budgets=[0.25, 1]"});
+    EXPECT_EQ(recipe.run.seed, 5u);
+    EXPECT_EQ(recipe.elastic.budgets, (std::vector<double>{0.25, 1}));
+    EXPECT_EQ(recipe_yaml(parse_recipe(recipe_yaml(recipe), "again", {})), recipe_yaml(recipe)) << name;
+  }
+}
+
+TEST(Recipe, ThePapersConstants) {
+  const auto small = load_recipe("370m", {}), large = load_recipe("1.5b", {});
+  EXPECT_EQ(small.run.batch * small.data.context, 262144);
+  EXPECT_EQ(large.run.batch * large.data.context, 524288);
+  EXPECT_EQ(small.refine.batch * small.data.context, 131072);
+  EXPECT_NEAR(static_cast<double>(small.run.steps) * 262144, 7.4e9, 0.01e9);
+  EXPECT_NEAR(static_cast<double>(large.run.steps) * 524288, 100e9, 0.01e9);
+  EXPECT_EQ(small.elastic.full_share, 0.75);
+  EXPECT_EQ(small.elastic.kl, 0.5);
+  EXPECT_EQ(small.elastic.warmup_tokens, 250e6);
+}
+
+TEST(Recipe, MistakesAreNamedWithARemedy) {
+  EXPECT_EQ(problem("run: {stepz: 3}"), "r.yaml: run: unknown key \"stepz\", did you mean \"steps\"?");
+  EXPECT_EQ(problem("run: {steps: -1}"), "r.yaml: run: steps must be between 1 and 1000000000000, got -1");
+  EXPECT_EQ(problem("elastic: {sampling: rampe}"),
+            "r.yaml: elastic.sampling must be one of fixed, ramp, progressive, gap, adaptive, dense, got \"rampe\", "
+            "did you mean \"ramp\"?");
+  EXPECT_EQ(problem("run: {batch: 5, micro_batch: 2}"), "r.yaml: run.batch must be a multiple of run.micro_batch");
+  EXPECT_NE(problem("run: [1"), "accepted");
+  EXPECT_NE(problem("run: {steps: 1, steps: 2}"), "accepted");
+  EXPECT_NE(problem("", {"run.steps"}), "accepted");
+  EXPECT_EQ(problem("", {"run.steps=\"3\""}), "r.yaml: run: steps must be a whole number");
+}
+
+TEST(Recipe, ConfigFollowsTheRecipe) {
+  const auto recipe = load_recipe("tiny", {"model.ffn_exponent=0", "model.hidden_size=128"});
+  const auto config = recipe_config(recipe, 1000, 3);
+  EXPECT_EQ(config.vocab_size, 1024);
+  EXPECT_EQ(config.eos_token_id, 3);
+  EXPECT_EQ(config.channel_width, 4);
+  EXPECT_EQ(find_tier(config, "T1").capacity, (Capacity{8, config.intermediate_size})) << "mixer-only nesting";
+  const auto specialist = recipe_config(load_recipe("tiny", {"model.tier=T4"}), 1000, 3);
+  EXPECT_EQ(specialist.elastic.channels, 0);
+  EXPECT_EQ(full_capacity(specialist), find_tier(recipe_config(load_recipe("tiny", {}), 1000, 3), "T4").capacity);
+}
+
+TEST(Schedule, RisesAndFalls) {
+  OptimizerRecipe r;
+  r.rate = 1;
+  r.warmup = 0.1;
+  r.floor = 0.1;
+  EXPECT_DOUBLE_EQ(learning_rate(r, 0, 100), 0.1);
+  EXPECT_DOUBLE_EQ(learning_rate(r, 9, 100), 1.0);
+  EXPECT_NEAR(learning_rate(r, 55, 100), 0.55, 1e-12);
+  EXPECT_NEAR(learning_rate(r, 100, 100), 0.1, 1e-12);
+  r.schedule = "wsd";
+  EXPECT_DOUBLE_EQ(learning_rate(r, 80, 100), 1.0);
+  EXPECT_NEAR(learning_rate(r, 90, 100), 0.55, 1e-12);
+  r.schedule = "constant";
+  EXPECT_DOUBLE_EQ(learning_rate(r, 99, 100), 1.0);
+}
+
+}  // namespace
+}  // namespace essh

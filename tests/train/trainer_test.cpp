@@ -1,0 +1,221 @@
+#include "essh/train/trainer.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+
+#include "essh/base/file.h"
+#include "essh/base/rng.h"
+#include "essh/data/prepare.h"
+#include "essh/data/tokenizer.h"
+#include "essh/model/initialise.h"
+#include "essh/store/model_folder.h"
+#include "essh/train/run.h"
+
+namespace essh {
+namespace {
+namespace fs = std::filesystem;
+
+// A byte-level dataset of a text with structure, and a recipe small enough for many steps.
+struct TrainerTest : ::testing::Test {
+  fs::path folder;
+
+  void SetUp() override {
+    std::string pattern = (fs::temp_directory_path() / "essh-train-XXXXXX").string();
+    folder = ::mkdtemp(pattern.data());
+    std::ofstream text(folder / "text.txt");
+    Rng rng(1);
+    for (int document = 0; document < 60; ++document) {
+      for (int word = 0; word < 120; ++word) text << "word" << rng.below(12) << (word % 9 == 8 ? ".\n" : " ");
+      text << "\n<|endoftext|>\n";
+    }
+    text.close();
+    const auto tokenizer = std::shared_ptr<Tokenizer>(make_byte_tokenizer());
+    PrepareOptions options;
+    options.inputs = {(folder / "text.txt").string()};
+    options.folder = folder / "data";
+    options.valid_fraction = 0.2;
+    prepare(options, {.format = {.tokenizer_hash = tokenizer->hash(), .vocab_size = tokenizer->vocab_size()},
+                      .eos_id = *tokenizer->eos(),
+                      .encode = [tokenizer](std::string_view piece, std::vector<std::int32_t>& ids) {
+                        tokenizer->encode(piece, ids);
+                      }});
+  }
+  void TearDown() override { fs::remove_all(folder); }
+
+  Recipe recipe(std::vector<std::string> settings = {}) const {
+    std::vector<std::string> all = {"data.path=" + (folder / "data").string(),
+                                    "data.context=40",
+                                    "model.hidden_size=32",
+                                    "model.intermediate_size=192",
+                                    "model.num_hidden_layers=2",
+                                    "model.attention_layers=[1]",
+                                    "model.sliding_window=16",
+                                    "run.steps=24",
+                                    "run.batch=8",
+                                    "run.micro_batch=2",
+                                    "elastic.warmup_tokens=600",
+                                    "elastic.full_share=0.5",
+                                    "elastic.ordering_period=5",
+                                    "run.validation_windows=8",
+                                    "run.validate_every=8",
+                                    "run.checkpoint_every=4",
+                                    "refine.steps=6",
+                                    "refine.batch=4"};
+    all.insert(all.end(), settings.begin(), settings.end());
+    return load_recipe("tiny", all);
+  }
+
+  struct Setup {
+    Recipe recipe;
+    Dataset data;
+    ModelConfig config;
+    Stream stream;
+    Setup(const Recipe& r, int threads)
+        : recipe(r),
+          data(r.data.path),
+          config(recipe_config(r, data.vocab_size(), data.eos_id())),
+          stream(cpu_stream(threads)) {}
+    std::unique_ptr<Trainer> trainer() {
+      auto made = std::make_unique<Trainer>(Stage::Pretraining, recipe, config, data, stream);
+      Parameters<float> weights(config);
+      initialise(weights, config, recipe.run.seed);
+      made->start(weights);
+      return made;
+    }
+  };
+};
+
+bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
+}
+
+TEST_F(TrainerTest, StoppingAndResumingChangesNoBit) {
+  for (const char* sampling : {"fixed", "adaptive"}) {
+    Setup setup(recipe({std::string("elastic.sampling=") + sampling}), 2);
+    auto straight = setup.trainer();
+    while (!straight->finished()) straight->step();
+    auto part = setup.trainer();
+    for (int i = 0; i < 11; ++i) part->step();
+    auto resumed = setup.trainer();
+    resumed->resume(part->snapshot());
+    while (!resumed->finished()) resumed->step();
+    const auto a = straight->snapshot(), b = resumed->snapshot();
+    EXPECT_TRUE(same_bits(a.weights, b.weights)) << sampling;
+    EXPECT_TRUE(same_bits(a.first, b.first));
+    EXPECT_TRUE(same_bits(a.second, b.second));
+    EXPECT_EQ(a.squares, b.squares);
+    EXPECT_EQ(a.position, b.position);
+  }
+}
+
+TEST_F(TrainerTest, LossFallsAtEveryTierAndRefinementGoesOn) {
+  const auto settings = recipe({"run.steps=60", "optimizer.rate=6e-3"});
+  const auto run = folder / "run";
+  run_training(settings, run, {.stop_after = 0, .threads = 2});
+  Setup setup(settings, 2);
+  auto fresh = setup.trainer();
+  const auto before = fresh->validate();
+  Parameters<float> trained = load_model(run / "pretrained").parameters;
+  fresh->start(trained);
+  const auto after = fresh->validate();
+  for (const auto& [tier, loss] : before) EXPECT_LT(after.at(tier), loss - 1.0) << tier;
+  run_refinement(run, {}, {.stop_after = 0, .threads = 2});
+  EXPECT_TRUE(fs::exists(run / "refined" / "model.safetensors"));
+  EXPECT_EQ(model_of_run(run), run / "refined");
+}
+
+TEST_F(TrainerTest, AnInterruptedRunFolderEndsWithTheSameModel) {
+  const auto settings = recipe();
+  run_training(settings, folder / "whole", {.stop_after = 0, .threads = 2});
+  for (int piece = 0;; ++piece) {
+    ASSERT_LT(piece, 10);
+    try {
+      run_training(settings, folder / "pieces", {.stop_after = 7, .threads = 2});
+      break;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::Interrupted);
+    }
+  }
+  EXPECT_EQ(model_hash(folder / "whole" / "pretrained"), model_hash(folder / "pieces" / "pretrained"));
+}
+
+TEST_F(TrainerTest, ADiskFullAtAnyMomentKeepsTheLastGoodCheckpoint) {
+  Setup setup(recipe(), 1);
+  auto trainer = setup.trainer();
+  trainer->step();
+  Checkpoints checkpoints(folder / "checkpoints", 1);
+  checkpoints.save(trainer->snapshot());
+  checkpoints.finish();
+  trainer->step();
+  testing::fail_io_call(0);
+  for (std::uint64_t k = 1;; ++k) {
+    testing::fail_io_call(k);
+    bool failed = false;
+    try {
+      checkpoints.save(trainer->snapshot());
+      checkpoints.finish();
+    } catch (const Error&) {
+      failed = true;
+    }
+    testing::fail_io_call(0);
+    const auto newest = checkpoints.newest();
+    ASSERT_TRUE(newest.has_value()) << "call " << k;
+    EXPECT_GE(newest->step, 1);
+    if (!failed) {
+      EXPECT_EQ(newest->step, 2);
+      break;
+    }
+    ASSERT_LT(k, 200u);
+  }
+}
+
+TEST_F(TrainerTest, NonFiniteGradientsNeverReachTheWeights) {
+  for (const char* policy : {"stop", "skip"}) {
+    Setup setup(recipe({std::string("run.nonfinite=") + policy}), 1);
+    auto trainer = setup.trainer();
+    Parameters<float> poisoned(setup.config);
+    initialise(poisoned, setup.config, 1);
+    poisoned.tensor(poisoned.layout().find(0, "mixer.out_proj.weight"))[3] = INFINITY;
+    trainer->start(poisoned);
+    const auto before = trainer->snapshot();
+    if (std::string(policy) == "stop") {
+      EXPECT_THROW(trainer->step(), Error);
+    } else {
+      EXPECT_TRUE(trainer->step().skipped);
+    }
+    EXPECT_TRUE(same_bits(trainer->snapshot().weights, before.weights));
+    Checkpoints checkpoints(folder / "bad", 1);
+    EXPECT_THROW(checkpoints.save(trainer->snapshot()), Error);
+  }
+}
+
+TEST_F(TrainerTest, OtherDataOrAnotherRecipeIsRefused) {
+  Setup setup(recipe(), 1);
+  auto trainer = setup.trainer();
+  auto snapshot = trainer->snapshot();
+  snapshot.data = "other";
+  EXPECT_THROW(trainer->resume(snapshot), Error);
+  run_training(recipe({"run.steps=4"}), folder / "run", {.stop_after = 0, .threads = 1});
+  EXPECT_THROW(run_training(recipe({"run.steps=5"}), folder / "run", {.stop_after = 0, .threads = 1}), Error);
+}
+
+TEST_F(TrainerTest, AblationsKeepWhatTheyFreeze) {
+  Setup setup(recipe({"model.clock=fixed", "model.gates=neutral"}), 1);
+  auto trainer = setup.trainer();
+  for (int i = 0; i < 3; ++i) trainer->step();
+  const auto& layout = trainer->parameters().layout();
+  for (const char* name :
+       {"mixer.clock_proj.weight", "mixer.write_proj.weight", "mixer.read_proj.weight", "mixer.write_proj.bias"}) {
+    for (const float x : trainer->parameters().tensor(layout.find(0, name))) EXPECT_EQ(x, 0.0f) << name;
+  }
+  bool moved = false;
+  for (const float x : trainer->parameters().tensor(layout.find(0, "mixer.clock_proj.bias")))
+    moved = moved || x != -3.0f;
+  EXPECT_TRUE(moved) << "the clock's bias learns";
+}
+
+}  // namespace
+}  // namespace essh
