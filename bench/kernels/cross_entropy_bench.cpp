@@ -1,7 +1,6 @@
-#include "essh/kernels/cross_entropy.h"
-
 #include "bench/kernels/operand.h"
 #include "bench/machine.h"
+#include "essh/kernels/cross_entropy.h"
 
 namespace essh::bench {
 namespace {

@@ -1,7 +1,6 @@
-#include "essh/kernels/gates.h"
-
 #include "bench/kernels/operand.h"
 #include "bench/machine.h"
+#include "essh/kernels/gates.h"
 
 namespace essh::bench {
 namespace {
@@ -13,8 +12,8 @@ void gates_forward(benchmark::State& state) {
   const Operand<float> write(kTokens, kColumns), read(kTokens, kColumns), clock(kTokens, kColumns),
       bias(1, kColumns, 0, 0);
   for (auto _ : state) {
-    run(stream(), GatesForward<float>{write.view(), read.view(), clock.view(), bias.vector(), bias.vector(),
-                                      bias.vector()});
+    run(stream(),
+        GatesForward<float>{write.view(), read.view(), clock.view(), bias.vector(), bias.vector(), bias.vector()});
   }
   count_bytes(state, 6 * kMatrix);
 }

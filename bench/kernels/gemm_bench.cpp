@@ -1,7 +1,6 @@
-#include "essh/kernels/gemm.h"
-
 #include "bench/kernels/operand.h"
 #include "bench/machine.h"
+#include "essh/kernels/gemm.h"
 
 namespace essh::bench {
 namespace {

@@ -9,7 +9,9 @@ template <class T>
 class Operand {
  public:
   Operand(Index rows, Index cols, double low = -1, double high = 1)
-      : memory_(Device::Cpu, static_cast<std::size_t>(rows * cols) * sizeof(T), "a benchmark"), rows_(rows), cols_(cols) {
+      : memory_(Device::Cpu, static_cast<std::size_t>(rows * cols) * sizeof(T), "a benchmark"),
+        rows_(rows),
+        cols_(cols) {
     constexpr Index kDrawn = 4096;
     Rng rng(1);
     T* data = memory_.as<T>();

@@ -1,7 +1,6 @@
-#include "essh/kernels/rms_norm.h"
-
 #include "bench/kernels/operand.h"
 #include "bench/machine.h"
+#include "essh/kernels/rms_norm.h"
 
 namespace essh::bench {
 namespace {

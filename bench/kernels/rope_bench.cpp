@@ -1,7 +1,6 @@
-#include "essh/kernels/rope.h"
-
 #include "bench/kernels/operand.h"
 #include "bench/machine.h"
+#include "essh/kernels/rope.h"
 
 namespace essh::bench {
 namespace {

@@ -1,7 +1,6 @@
-#include "essh/kernels/selective_scan.h"
-
 #include "bench/kernels/operand.h"
 #include "bench/machine.h"
+#include "essh/kernels/selective_scan.h"
 
 namespace essh::bench {
 namespace {

@@ -1,7 +1,6 @@
-#include "essh/kernels/swiglu.h"
-
 #include "bench/kernels/operand.h"
 #include "bench/machine.h"
+#include "essh/kernels/swiglu.h"
 
 namespace essh::bench {
 namespace {

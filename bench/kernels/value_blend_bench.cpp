@@ -1,7 +1,6 @@
-#include "essh/kernels/value_blend.h"
-
 #include "bench/kernels/operand.h"
 #include "bench/machine.h"
+#include "essh/kernels/value_blend.h"
 
 namespace essh::bench {
 namespace {
@@ -29,11 +28,11 @@ BENCHMARK(value_blend_forward)
 
 void value_blend_backward(benchmark::State& state) {
   const Index width = state.range(0);
-  const Operand<float> v0(kTokens, kChannels * width), d_v(kTokens, kChannels * width), d_v0(kTokens, kChannels * width),
-      blend(1, kChannels, 0, 1), d_blend(1, kChannels);
+  const Operand<float> v0(kTokens, kChannels * width), d_v(kTokens, kChannels * width),
+      d_v0(kTokens, kChannels * width), blend(1, kChannels, 0, 1), d_blend(1, kChannels);
   for (auto _ : state) {
-    run(stream(), ValueBlendBackward<float>{v0.view(), blend.vector(), d_v.view(), d_v0.view(), d_blend.vector(), width,
-                                            kEps});
+    run(stream(),
+        ValueBlendBackward<float>{v0.view(), blend.vector(), d_v.view(), d_v0.view(), d_blend.vector(), width, kEps});
   }
   count_bytes(state, 3 * matrix_bytes(width));
 }

@@ -1,7 +1,6 @@
-#include "essh/kernels/window_attention.h"
-
 #include "bench/kernels/operand.h"
 #include "bench/machine.h"
+#include "essh/kernels/window_attention.h"
 
 namespace essh::bench {
 namespace {
@@ -58,8 +57,8 @@ void window_attention_backward(benchmark::State& state) {
   p.forward();
   for (auto _ : state) {
     run(stream(), WindowAttentionBackward<float>{1, p.length, p.head_dim, p.window, p.q.view(), p.k.view(), p.v.view(),
-                                                 p.out.view(), p.log_sum.view(), gradient.out.view(),
-                                                 gradient.q.view(), gradient.k.view(), gradient.v.view()});
+                                                 p.out.view(), p.log_sum.view(), gradient.out.view(), gradient.q.view(),
+                                                 gradient.k.view(), gradient.v.view()});
   }
   count_flops(state, 5 * p.product());
   count_tokens(state, static_cast<double>(p.length));
@@ -72,8 +71,8 @@ void window_attention_step(benchmark::State& state) {
   const Operand<float> q(sequences, kHeads * head_dim), out(sequences, kHeads * head_dim),
       k(sequences * window, kHeads * head_dim), v(sequences * window, kHeads * head_dim);
   for (auto _ : state) {
-    run(stream(), WindowAttentionForward<float>{sequences, 1, window - 1, head_dim, window, q.view(), k.view(),
-                                                v.view(), out.view(), {}});
+    run(stream(), WindowAttentionForward<float>{
+                      sequences, 1, window - 1, head_dim, window, q.view(), k.view(), v.view(), out.view(), {}});
   }
   count_bytes(state, 2.0 * static_cast<double>(sequences * window * kHeads * head_dim) * sizeof(float));
 }

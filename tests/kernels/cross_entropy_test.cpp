@@ -66,8 +66,8 @@ TYPED_TEST(CrossEntropyTest, HugeLogitsNeitherOverflowNorVanish) {
   StridedMatrix<T> logits(3, 40), d_logits(3, 40), loss(1, 3);
   const double huge = 1e30;
   logits.fill([] { return -1e30; });
-  logits.view(0, 5) = T(huge);  // certain and right
-  logits.view(1, 5) = T(huge);  // certain and wrong
+  logits.view(0, 5) = T(huge);                          // certain and right
+  logits.view(1, 5) = T(huge);                          // certain and wrong
   const std::vector<std::int32_t> targets = {5, 6, 0};  // the last row is uniform
   run(stream, CrossEntropy<T>{logits.view, view(targets), loss.vector(), d_logits.view});
   EXPECT_EQ(loss.view(0, 0), T(0));

@@ -155,8 +155,8 @@ TYPED_TEST(Gates, BitsDoNotDependOnTheTeam) {
     for (auto* matrix : {&d_write, &d_read, &d_clock}) matrix->normal(rng);
     run(stream, GatesBackward<T>{gates.write.view, gates.read.view, gates.clock.view, d_write.view, d_read.view,
                                  d_clock.view, d_write_bias.vector(), d_read_bias.vector(), d_clock_bias.vector()});
-    return std::vector{gates.write, gates.read, gates.clock, d_write, d_read, d_clock, d_write_bias, d_read_bias,
-                       d_clock_bias};
+    return std::vector{gates.write, gates.read,   gates.clock, d_write,     d_read,
+                       d_clock,     d_write_bias, d_read_bias, d_clock_bias};
   });
 }
 

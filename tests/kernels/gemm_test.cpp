@@ -71,7 +71,7 @@ TYPED_TEST(GemmTest, AgreesWithTheNaiveProduct) {
   cpu::Stream stream(2);
   for (const auto ta : kBoth) {
     for (const auto tb : kBoth) {
-      for (const Index rows : {0, 1, 3, 4, 5, 17, 100}) {
+      for (const Index rows : {0, 1, 3, 4, 5, 16, 17, 100}) {
         for (const Index columns : {0, 1, 16, 33, 70}) {
           for (const Index inner : {1, 7, 64, 131}) {
             for (const auto& [alpha, beta] : {std::pair{1.0, 0.0}, {-0.5, 1.0}, {2.0, 0.25}}) {
@@ -124,31 +124,61 @@ TYPED_TEST(GemmTest, EveryCutAgreesWithTheNaiveProduct) {
 
 template <class T>
 StridedMatrix<T> result_of(cpu::Stream& stream, Problem<T> problem) {
-  // The copy has its own storage; the views of a and b still show the originals' equal values.
   run(stream, Gemm<T>{problem.a.view, problem.b.view, problem.c.view, problem.transpose_a, problem.transpose_b});
   return problem.c;
 }
 
-// What a product through the library promises: the same bits for the same shape and team.
-TYPED_TEST(GemmTest, RepeatsBitForBitOnTheSameTeam) {
+TYPED_TEST(GemmTest, BitsDoNotDependOnTheTeam) {
   using T = TypeParam;
-  cpu::Stream stream(2);
-  const Problem<T> problem(130, 70, 300, Transpose::No, Transpose::Yes);
-  const auto first = result_of(stream, problem), second = result_of(stream, problem);
-  EXPECT_EQ(std::memcmp(first.storage.data(), second.storage.data(), first.storage.size() * sizeof(T)), 0);
+  for (const Index rows : {1, 4, 7, 16, 17, 130}) {
+    const Problem<T> problem(rows, 77, 301, Transpose::No, Transpose::Yes);
+    expect_same_bits_for_any_team([&](cpu::Stream& stream) { return std::vector{result_of(stream, problem)}; });
+  }
 }
 
-// Few rows times a weight promise more: a row has the same bits on any team and in any company.
-TYPED_TEST(GemmTest, FewRowsHaveTheSameBitsOnAnyTeamAndInAnyCompany) {
+// A row has the same bits in any company, as long as its number does not change how it is computed.
+TYPED_TEST(GemmTest, ARowHasTheSameBitsInAnyCompany) {
   using T = TypeParam;
-  const Problem<T> problem(4, 77, 301, Transpose::No, Transpose::Yes);
-  expect_same_bits_for_any_team([&](cpu::Stream& stream) { return std::vector{result_of(stream, problem)}; });
   cpu::Stream stream(2);
-  const auto together = result_of(stream, problem);
-  for (Index r = 0; r < 4; ++r) {
-    StridedMatrix<T> alone(1, 77);
-    run(stream, Gemm<T>{problem.a.view.middle(r, 1), problem.b.view, alone.view, Transpose::No, Transpose::Yes});
-    for (Index c = 0; c < 77; ++c) EXPECT_EQ(alone.view(0, c), together.view(r, c));
+  for (const auto& [rows, group] : {std::pair<Index, Index>{16, 1}, {16, 7}, {100, 20}, {100, 50}}) {
+    const Problem<T> problem(rows, 77, 301, Transpose::No, Transpose::Yes);
+    const auto together = result_of(stream, problem);
+    for (Index first = 0; first + group <= rows; first += group) {
+      StridedMatrix<T> apart(group, 77);
+      run(stream,
+          Gemm<T>{problem.a.view.middle(first, group), problem.b.view, apart.view, Transpose::No, Transpose::Yes});
+      for (Index r = 0; r < group; ++r) {
+        for (Index c = 0; c < 77; ++c) EXPECT_EQ(apart.view(r, c), together.view(first + r, c));
+      }
+    }
+  }
+}
+
+// A prefix of a weight's rows, as an exported tier has it, gives the bits of the whole.
+TYPED_TEST(GemmTest, AColumnHasTheSameBitsInASmallerWeight) {
+  using T = TypeParam;
+  cpu::Stream stream(2);
+  for (const Index rows : {1, 5, 40}) {
+    const Problem<T> problem(rows, 300, 64, Transpose::No, Transpose::Yes);
+    const auto whole = result_of(stream, problem);
+    StridedMatrix<T> prefix(rows, 111);
+    run(stream, Gemm<T>{problem.a.view, problem.b.view.top(111), prefix.view, Transpose::No, Transpose::Yes});
+    for (Index r = 0; r < rows; ++r) {
+      for (Index c = 0; c < 111; ++c) EXPECT_EQ(prefix.view(r, c), whole.view(r, c));
+    }
+  }
+}
+
+// More rows, columns and depth than one packed block holds.
+TYPED_TEST(GemmTest, BlocksBeyondTheFirstAgreeWithTheNaiveProduct) {
+  using T = TypeParam;
+  cpu::Stream stream(2);
+  for (const auto& [rows, columns, inner] :
+       {std::tuple<Index, Index, Index>{4130, 33, 20}, {20, 4130, 20}, {20, 33, 700}}) {
+    Problem<T> problem(rows, columns, inner, Transpose::No, Transpose::No);
+    const StridedMatrix<T> before = problem.c;
+    run(stream, problem.gemm(1, 1));
+    expect_product(problem, before, 1, 1);
   }
 }
 

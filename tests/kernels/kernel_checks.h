@@ -41,7 +41,7 @@ void expect_gradient(T analytic, reference::Dual& input, const Objective& object
   // A difference quotient carries the rounding of the whole objective.
   const double scale = std::max({1.0, std::abs(at_point.slope), std::abs(at_point.value)});
   EXPECT_NEAR(static_cast<double>(analytic), (above - below) / (2 * kStep),
-              std::max(1e-8, slack * kTolerance<T>)*scale)
+              std::max(1e-8, slack * kTolerance<T>) * scale)
       << what;
 }
 

@@ -74,7 +74,8 @@ TYPED_TEST(RmsNorm, GradientsAreAddedAndAgreeWithDualNumbers) {
     Dual sum = 0;
     for (Index r = 0; r < rows; ++r) {
       const auto row = reference::rms_norm(dual_x[static_cast<std::size_t>(r)], dual_gain, kEps);
-      for (Index c = 0; c < width; ++c) sum += Dual(static_cast<double>(d_y.view(r, c))) * row[static_cast<std::size_t>(c)];
+      for (Index c = 0; c < width; ++c)
+        sum += Dual(static_cast<double>(d_y.view(r, c))) * row[static_cast<std::size_t>(c)];
     }
     return sum;
   };

@@ -65,9 +65,7 @@ Result<T> token_by_token(cpu::Stream& stream, const Problem<T>& p) {
   auto result = fresh(p);
   for (Index t = 0; t < p.length; ++t) {
     // Token t of every sequence, as rows one `length` apart.
-    const auto at = [&]<class W>(Matrix<W> m) {
-      return Matrix<W>{m.row(t), p.sequences, m.cols, m.stride * p.length};
-    };
+    const auto at = [&]<class W>(Matrix<W> m) { return Matrix<W>{m.row(t), p.sequences, m.cols, m.stride * p.length}; };
     run(stream, SelectiveStep<T>{p.width, at(p.v.view), at(p.write.view), at(p.read.view), at(p.clock.view), p.tables(),
                                  result.state.view, at(result.z.view)});
   }
@@ -257,10 +255,10 @@ TYPED_TEST(SelectiveStepTest, BitsDoNotDependOnTheTeam) {
   expect_same_bits_for_any_team([&](cpu::Stream& stream) {
     const auto stepped = token_by_token(stream, p), chunked = whole(stream, p);
     Rng rng(9);
-    StridedMatrix<T> d_z(p.v.view.rows, p.v.view.cols), d_v = d_z, d_write = p.write, d_read = p.write,
-                     d_clock = p.write, d_decay = p.decay, d_frequency = p.decay, d_cos = p.decay, d_sin = p.decay,
-                     d_lag = p.decay, boundary(p.sequences * scan_chunks(p.length), p.state_size()),
-                     d_entering(p.sequences, p.state_size());
+    StridedMatrix<T> d_z(p.v.view.rows, p.v.view.cols),
+        d_v = d_z, d_write = p.write, d_read = p.write, d_clock = p.write, d_decay = p.decay, d_frequency = p.decay,
+        d_cos = p.decay, d_sin = p.decay, d_lag = p.decay,
+        boundary(p.sequences * scan_chunks(p.length), p.state_size()), d_entering(p.sequences, p.state_size());
     d_z.normal(rng);
     boundary.normal(rng);
     run(stream,
@@ -281,8 +279,8 @@ TYPED_TEST(SelectiveStepTest, BitsDoNotDependOnTheTeam) {
                                  .d_clock = d_clock.view,
                                  .d_modes = {d_decay.view, d_frequency.view, d_cos.view, d_sin.view, d_lag.view},
                                  .d_entering = d_entering.view});
-    return std::vector{stepped.z, stepped.state, chunked.z, chunked.state, d_v,   d_write, d_read,
-                       d_clock,   d_decay,       d_frequency, d_cos,       d_sin, d_lag,   d_entering};
+    return std::vector{stepped.z, stepped.state, chunked.z,   chunked.state, d_v,   d_write, d_read,
+                       d_clock,   d_decay,       d_frequency, d_cos,         d_sin, d_lag,   d_entering};
   });
 }
 

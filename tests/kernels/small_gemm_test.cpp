@@ -43,18 +43,26 @@ TYPED_TEST(SmallGemm, EveryShapeAndSizeAgreesWithTheNaiveProduct) {
             }
             const StridedMatrix<T> before = c;
             const Index stride = a.view.stride;
-            cpu::add_product<T>(rows, columns, inner,
-                                transposed ? cpu::Strided<T>{a.view.data, 1, stride}
-                                           : cpu::Strided<T>{a.view.data, stride, 1},
-                                b.view.data, b.view.stride, c.view.data, c.view.stride, shape);
+            cpu::add_product<T>(
+                rows, columns, inner,
+                transposed ? cpu::Strided<T>{a.view.data, 1, stride} : cpu::Strided<T>{a.view.data, stride, 1},
+                b.view.data, b.view.stride, c.view.data, c.view.stride, shape);
             EXPECT_TRUE(c.gap_is_intact());
+            StridedMatrix<T> set(rows, columns);
+            set.fill([] { return NAN; });
+            cpu::set_product<T>(
+                rows, columns, inner,
+                transposed ? cpu::Strided<T>{a.view.data, 1, stride} : cpu::Strided<T>{a.view.data, stride, 1},
+                b.view.data, b.view.stride, set.view.data, set.view.stride, shape);
+            EXPECT_TRUE(set.gap_is_intact());
             for (Index i = 0; i < rows; ++i) {
               for (Index j = 0; j < columns; ++j) {
-                auto exact = static_cast<double>(before.view(i, j));
+                double exact = 0;
                 for (Index k = 0; k < inner; ++k) {
                   if (!is_zero(shape, i, k)) exact += static_cast<double>(at(i, k)) * static_cast<double>(b.view(k, j));
                 }
-                expect_close(c.view(i, j), exact, "c", 4);
+                expect_close(set.view(i, j), exact, "set", 4);
+                expect_close(c.view(i, j), static_cast<double>(before.view(i, j)) + exact, "added", 4);
               }
             }
           }

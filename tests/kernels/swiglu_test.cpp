@@ -77,15 +77,17 @@ TYPED_TEST(Swiglu, GradientsAgreeWithDualNumbers) {
   for (Index r = 0; r < rows; ++r) {
     for (Index c = 0; c < columns; ++c) {
       Dual gate = static_cast<double>(p.gate.view(r, c)), up = static_cast<double>(p.up.view(r, c));
-      const auto objective = [&] { return Dual(static_cast<double>(p.d_hidden.view(r, c))) * reference::swiglu(gate, up); };
+      const auto objective = [&] {
+        return Dual(static_cast<double>(p.d_hidden.view(r, c))) * reference::swiglu(gate, up);
+      };
       expect_gradient(d_gate.view(r, c), gate, objective, "gate");
       expect_gradient(d_up.view(r, c), up, objective, "up");
     }
   }
 
   Problem<T> in_place = p;
-  run(stream, SwigluBackward<T>{in_place.gate.view, in_place.up.view, p.d_hidden.view, in_place.gate.view,
-                                in_place.up.view});
+  run(stream,
+      SwigluBackward<T>{in_place.gate.view, in_place.up.view, p.d_hidden.view, in_place.gate.view, in_place.up.view});
   expect_equal(in_place.gate, d_gate, "d_gate over gate");
   expect_equal(in_place.up, d_up, "d_up over up");
   for (const bool gate_over_hidden : {true, false}) {

@@ -35,8 +35,8 @@ TYPED_TEST(ValueBlend, ForwardAgreesWithTheDefinition) {
         EXPECT_TRUE(v.gap_is_intact());
         for (Index r = 0; r < rows; ++r) {
           for (Index k = 0; k < channels; ++k) {
-            const auto exact = reference::value_blend(v0.row(r, k * width, width),
-                                                      static_cast<double>(blend.view(0, k)), kEps);
+            const auto exact =
+                reference::value_blend(v0.row(r, k * width, width), static_cast<double>(blend.view(0, k)), kEps);
             for (Index p = 0; p < width; ++p)
               expect_close(v.view(r, k * width + p), exact[static_cast<std::size_t>(p)], "v");
           }
@@ -62,8 +62,7 @@ TYPED_TEST(ValueBlend, GradientsAgreeWithDualNumbers) {
   d_v.normal(rng);
   d_blend.normal(rng);
   const StridedMatrix<T> d_blend_before = d_blend;
-  run(stream,
-      ValueBlendBackward<T>{v0.view, blend.vector(), d_v.view, d_v0.view, d_blend.vector(), width, kEps});
+  run(stream, ValueBlendBackward<T>{v0.view, blend.vector(), d_v.view, d_v0.view, d_blend.vector(), width, kEps});
   EXPECT_TRUE(d_v0.gap_is_intact() && d_blend.gap_is_intact());
   for (Index k = 0; k < channels; ++k) {
     std::vector<std::vector<Dual>> dual_v0;
@@ -104,8 +103,7 @@ TYPED_TEST(ValueBlend, BitsDoNotDependOnTheTeam) {
     v0.normal(rng);
     d_v.normal(rng);
     run(stream, ValueBlendForward<T>{v0.view, blend.vector(), v.view, width, kEps});
-    run(stream,
-        ValueBlendBackward<T>{v0.view, blend.vector(), d_v.view, d_v0.view, d_blend.vector(), width, kEps});
+    run(stream, ValueBlendBackward<T>{v0.view, blend.vector(), d_v.view, d_v0.view, d_blend.vector(), width, kEps});
     return std::vector{v, d_v0, d_blend};
   });
 }

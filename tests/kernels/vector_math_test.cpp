@@ -108,12 +108,27 @@ TYPED_TEST(VectorMath, NanComesOutAsNan) {
 TYPED_TEST(VectorMath, WideExponentialsKeepTheirDigits) {
   using T = TypeParam;
   std::vector<double> x;
-  for (int i = -30000; i <= 30000; ++i) x.push_back(std::log(static_cast<double>(std::numeric_limits<T>::max())) * i / 29000);
+  for (int i = -30000; i <= 30000; ++i)
+    x.push_back(std::log(static_cast<double>(std::numeric_limits<T>::max())) * i / 29000);
   for (const double end : {0.0, 1e300, -1e300, HUGE_VAL, -HUGE_VAL}) x.push_back(end);
   std::vector<T> y(x.size());
   cpu::exp_wide(static_cast<Index>(x.size()), x.data(), y.data());
   for (std::size_t i = 0; i < x.size(); ++i)
     expect_accurate(y[i], std::exp(static_cast<long double>(x[i])), 2, "exp_wide", x[i]);
+}
+
+TYPED_TEST(VectorMath, RotationsOfLargeAnglesKeepTheirDigits) {
+  using T = TypeParam;
+  std::vector<double> angle;
+  for (int i = -20000; i <= 20000; ++i) angle.push_back(i * 51.7);
+  angle.push_back(1e-9);
+  std::vector<T> cosine(angle.size()), sine(angle.size());
+  cpu::cos_sin(static_cast<Index>(angle.size()), angle.data(), cosine.data(), sine.data());
+  for (std::size_t i = 0; i < angle.size(); ++i) {
+    const double allowed = 4 * static_cast<double>(std::numeric_limits<T>::epsilon());
+    EXPECT_NEAR(static_cast<double>(cosine[i]), std::cos(angle[i]), allowed) << angle[i];
+    EXPECT_NEAR(static_cast<double>(sine[i]), std::sin(angle[i]), allowed) << angle[i];
+  }
 }
 
 template <class In, class T>

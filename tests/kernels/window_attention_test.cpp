@@ -45,8 +45,7 @@ struct Head {
   template <class T>
   Head(const Problem<T>& p, Index sequence, Index head) {
     const Index keys = p.past + p.queries, first = head * p.head_dim;
-    for (Index j = 0; j < p.queries; ++j)
-      q.push_back(p.q.template row<S>(sequence * p.queries + j, first, p.head_dim));
+    for (Index j = 0; j < p.queries; ++j) q.push_back(p.q.template row<S>(sequence * p.queries + j, first, p.head_dim));
     for (Index r = 0; r < keys; ++r) {
       k.push_back(p.k.template row<S>(sequence * keys + r, first, p.head_dim));
       v.push_back(p.v.template row<S>(sequence * keys + r, first, p.head_dim));
@@ -117,8 +116,16 @@ TYPED_TEST(WindowAttention, AnyGroupingOfTheQueriesAgrees) {
     for (const Index group : {1, 7, 10}) {
       for (Index first = 0; first < 70; first += group) {
         StridedMatrix<T> out(group, 16);
-        run(stream, WindowAttentionForward<T>{1, group, first, 8, window, p.q.view.middle(first, group),
-                                              p.k.view.top(first + group), p.v.view.top(first + group), out.view, {}});
+        run(stream, WindowAttentionForward<T>{1,
+                                              group,
+                                              first,
+                                              8,
+                                              window,
+                                              p.q.view.middle(first, group),
+                                              p.k.view.top(first + group),
+                                              p.v.view.top(first + group),
+                                              out.view,
+                                              {}});
         for (Index j = 0; j < group; ++j) {
           for (Index c = 0; c < 16; ++c)
             expect_close(out.view(j, c), static_cast<double>(p.out.view(first + j, c)), "out", 2);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "essh/kernels/cpu/reduce.h"
 #include "essh/kernels/cpu/vector_math.h"
 
 namespace essh {
@@ -21,11 +22,10 @@ void run(cpu::Stream& stream, const CrossEntropy<T>& op) {
         if (!op.d_logits.empty()) std::fill_n(op.d_logits.row(r), vocabulary, T(0));
         continue;
       }
-      const T largest = *std::max_element(logits, logits + vocabulary);
+      const T largest = cpu::largest(vocabulary, logits);
       for (Index c = 0; c < vocabulary; ++c) weight[c] = logits[c] - largest;
       cpu::exp(vocabulary, weight, weight);
-      double total = 0;
-      for (Index c = 0; c < vocabulary; ++c) total += static_cast<double>(weight[c]);
+      const auto total = cpu::sum_of<double>(vocabulary, [&](Index c) { return static_cast<double>(weight[c]); });
       op.loss[r] = static_cast<T>(std::log(total) + static_cast<double>(largest) - static_cast<double>(logits[target]));
       if (op.d_logits.empty()) continue;
       T* d_logits = op.d_logits.row(r);

@@ -1,114 +1,184 @@
 #include "essh/kernels/gemm.h"
 
 #include <algorithm>
+#include <cstring>
 
-#ifdef ESSH_HAVE_OPENBLAS
-#include <cblas.h>
-extern "C" void openblas_set_num_threads(int);
-#else
-#include <Eigen/Dense>
-#endif
+#include "essh/kernels/cpu/small_gemm.h"
 
 namespace essh {
 namespace {
 
-// One thread's product through the library. OpenBLAS keeps to the calling thread: the team is ours.
-#ifdef ESSH_HAVE_OPENBLAS
-void single_threaded() {
-  static const bool once = [] {
-    openblas_set_num_threads(1);
-    return true;
-  }();
-  static_cast<void>(once);
-}
+using cpu::Strided;
 
-CBLAS_TRANSPOSE order(Transpose transpose) {
-  return transpose == Transpose::Yes ? CblasTrans : CblasNoTrans;
-}
-
-void product(const Gemm<float>& op) {
-  const Index inner = op.transpose_a == Transpose::Yes ? op.a.rows : op.a.cols;
-  cblas_sgemm(CblasRowMajor, order(op.transpose_a), order(op.transpose_b), static_cast<int>(op.c.rows),
-              static_cast<int>(op.c.cols), static_cast<int>(inner), static_cast<float>(op.alpha), op.a.data,
-              static_cast<int>(op.a.stride), op.b.data, static_cast<int>(op.b.stride), static_cast<float>(op.beta),
-              op.c.data, static_cast<int>(op.c.stride));
-}
-void product(const Gemm<double>& op) {
-  const Index inner = op.transpose_a == Transpose::Yes ? op.a.rows : op.a.cols;
-  cblas_dgemm(CblasRowMajor, order(op.transpose_a), order(op.transpose_b), static_cast<int>(op.c.rows),
-              static_cast<int>(op.c.cols), static_cast<int>(inner), op.alpha, op.a.data, static_cast<int>(op.a.stride),
-              op.b.data, static_cast<int>(op.b.stride), op.beta, op.c.data, static_cast<int>(op.c.stride));
-}
-#else
-void single_threaded() {}
+// Blocks of op(a) and op(b) are packed by all threads into slivers that the register tile reads in order; then tiles of
+// c are handed out. Every element of c is one chain of additions in the order of k, whatever the cuts.
+constexpr Index kBlockInner = 256;                   // a sliver of b stays in the first-level cache
+constexpr Index kBlockSide = 4096;                   // bounds the packed blocks
+constexpr Index kTaskRows = 64, kTaskColumns = 288;  // multiples of every register tile
 
 template <class T>
-void product(const Gemm<T>& op) {
-  using Dense = Eigen::Matrix<T, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
-  using View = Eigen::Map<const Dense, 0, Eigen::OuterStride<> >;
-  const View a(op.a.data, op.a.rows, op.a.cols, Eigen::OuterStride<>(op.a.stride));
-  const View b(op.b.data, op.b.rows, op.b.cols, Eigen::OuterStride<>(op.b.stride));
-  Eigen::Map<Dense, 0, Eigen::OuterStride<> > c(op.c.data, op.c.rows, op.c.cols, Eigen::OuterStride<>(op.c.stride));
-  const T alpha = static_cast<T>(op.alpha);
-  if (op.beta == 0)
-    c.setZero();
-  else if (op.beta != 1)
-    c *= static_cast<T>(op.beta);
-  const bool ta = op.transpose_a == Transpose::Yes, tb = op.transpose_b == Transpose::Yes;
-  if (ta && tb)
-    c.noalias() += alpha * a.transpose() * b.transpose();
-  else if (ta)
-    c.noalias() += alpha * a.transpose() * b;
-  else if (tb)
-    c.noalias() += alpha * a * b.transpose();
-  else
-    c.noalias() += alpha * a * b;
+Strided<T> left_operand(const Gemm<T>& op) {
+  return op.transpose_a == Transpose::Yes ? Strided<T>{op.a.data, 1, op.a.stride}
+                                          : Strided<T>{op.a.data, op.a.stride, 1};
 }
-#endif
+// By columns: row strides run along the columns of c.
+template <class T>
+Strided<T> right_operand(const Gemm<T>& op) {
+  return op.transpose_b == Transpose::Yes ? Strided<T>{op.b.data, op.b.stride, 1}
+                                          : Strided<T>{op.b.data, 1, op.b.stride};
+}
 
-// The rows [begin, end) or columns of c, with what they need of a and b.
-template <class T>
-Gemm<T> rows_of(const Gemm<T>& op, Index begin, Index end) {
-  Gemm<T> part = op;
-  part.c = op.c.middle(begin, end - begin);
-  part.a =
-      op.transpose_a == Transpose::Yes ? op.a.block(0, op.a.rows, begin, end - begin) : op.a.middle(begin, end - begin);
-  return part;
+// `count` <= Width rows of `from` as [inner][Width], zero where rows are missing.
+template <Index Width, class T>
+void pack_sliver(Strided<T> from, Index count, Index inner, T* to) {
+  if (count < Width) std::fill_n(to, Width * inner, T(0));
+  if (from.row != 1) return cpu::transpose(count, inner, from.data, from.row, to, Width);
+  for (Index k = 0; k < inner; ++k, to += Width) {
+    const T* line = from.data + k * from.col;
+    if (count == Width)
+      std::memcpy(to, line, Width * sizeof(T));
+    else
+      std::copy_n(line, count, to);
+  }
 }
+
+template <Index Width, class T>
+void pack(ThreadPool& pool, Strided<T> from, Index count, Index inner, double scale, T* to) {
+  pool.split((count + Width - 1) / Width, [&](Index begin, Index end, int) {
+    for (Index sliver = begin; sliver < end; ++sliver) {
+      const Index first = sliver * Width;
+      T* place = to + first * inner;
+      pack_sliver<Width>({from.data + first * from.row, from.row, from.col}, std::min(Width, count - first), inner,
+                         place);
+      if (scale != 1) {
+        for (Index i = 0; i < Width * inner; ++i) place[i] *= static_cast<T>(scale);
+      }
+    }
+  });
+}
+
+// Where registers are many, three vectors a row: a packed sliver need not be a power of two wide.
+constexpr int kVectors = cpu::detail::kTileVectors == 1 ? 1 : 3;
 template <class T>
-Gemm<T> columns_of(const Gemm<T>& op, Index begin, Index end) {
-  Gemm<T> part = op;
-  part.c = op.c.block(0, op.c.rows, begin, end - begin);
-  part.b =
-      op.transpose_b == Transpose::Yes ? op.b.middle(begin, end - begin) : op.b.block(0, op.b.rows, begin, end - begin);
-  return part;
+constexpr Index kColumns = kVectors* cpu::detail::kVectorBytes / static_cast<Index>(sizeof(T));
+constexpr Index kRows = cpu::detail::kTileRows;
+
+// c += packed a * packed b for one register tile, `rows` x `columns` of it inside c.
+template <class T>
+void add_tile(const T* a, const T* b, Index inner, T* c, Index stride, Index rows, Index columns) {
+  const auto tile = [&](T* to, Index to_stride) {
+    cpu::detail::tile<T, kRows, kVectors, cpu::detail::kVectorBytes>({a, 1, kRows}, b, kColumns<T>, to, to_stride, 0,
+                                                                     inner);
+  };
+  if (rows == kRows && columns == kColumns<T>) return tile(c, stride);
+  T whole[kRows * kColumns<T>] = {};
+  for (Index r = 0; r < rows; ++r) std::copy_n(c + r * stride, columns, whole + r * kColumns<T>);
+  tile(whole, kColumns<T>);
+  for (Index r = 0; r < rows; ++r) std::copy_n(whole + r * kColumns<T>, columns, c + r * stride);
 }
 
 template <class T>
-T dot(const T* x, const T* y, Index count) {
-  constexpr Index kSums = 64;
-  T sums[kSums] = {};
+void add_block(ThreadPool& pool, const T* a, const T* b, Index inner, Matrix<T> c) {
+  const Index down = (c.rows + kTaskRows - 1) / kTaskRows, across = (c.cols + kTaskColumns - 1) / kTaskColumns;
+  pool.each(down * across, [&](Index task, int) {
+    const Index top = task % down * kTaskRows, left = task / down * kTaskColumns;
+    const Index bottom = std::min(top + kTaskRows, c.rows), right = std::min(left + kTaskColumns, c.cols);
+    for (Index j = left; j < right; j += kColumns<T>) {
+      for (Index i = top; i < bottom; i += kRows) {
+        add_tile(a + i * inner, b + j * inner, inner, c.row(i) + j, c.stride, std::min(kRows, bottom - i),
+                 std::min(kColumns<T>, right - j));
+      }
+    }
+  });
+}
+
+template <class T>
+void scale_rows(ThreadPool& pool, Matrix<T> c, double beta) {
+  if (beta == 1) return;
+  pool.split(c.rows, [&](Index begin, Index end, int) {
+    for (Index r = begin; r < end; ++r) {
+      T* row = c.row(r);
+      if (beta == 0) {
+        std::fill_n(row, c.cols, T(0));
+      } else {
+        for (Index i = 0; i < c.cols; ++i) row[i] *= static_cast<T>(beta);
+      }
+    }
+  });
+}
+
+template <class T>
+void packed_product(cpu::Stream& stream, const Gemm<T>& op) {
+  auto& pool = stream.pool();
+  const Index depth = op.transpose_a == Transpose::Yes ? op.a.rows : op.a.cols;
+  const auto round_up = [](Index count, Index unit) { return (count + unit - 1) / unit * unit; };
+  cpu::Scratch scratch(stream, 0);
+  T* packed_a = scratch.take<T>(round_up(std::min(op.c.rows, kBlockSide), kRows) * kBlockInner);
+  T* packed_b = scratch.take<T>(round_up(std::min(op.c.cols, kBlockSide), kColumns<T>) * kBlockInner);
+  const auto a = left_operand(op), b = right_operand(op);
+  scale_rows(pool, op.c, op.beta);
+  for (Index k = 0; k < depth; k += kBlockInner) {
+    const Index inner = std::min(kBlockInner, depth - k);
+    for (Index j = 0; j < op.c.cols; j += kBlockSide) {
+      const Index columns = std::min(kBlockSide, op.c.cols - j);
+      pack<kColumns<T>>(pool, {b.data + j * b.row + k * b.col, b.row, b.col}, columns, inner, 1, packed_b);
+      for (Index i = 0; i < op.c.rows; i += kBlockSide) {
+        const Index rows = std::min(kBlockSide, op.c.rows - i);
+        pack<kRows>(pool, {a.data + i * a.row + k * a.col, a.row, a.col}, rows, inner, op.alpha, packed_a);
+        add_block(pool, packed_a, packed_b, inner, op.c.block(i, rows, j, columns));
+      }
+    }
+  }
+}
+
+// Inner products of Rows rows with one row of a weight, in the same order for any number of rows.
+template <int Rows, class T>
+void dots(const T* x, Index x_stride, const T* weight, Index count, T* out) {
+  constexpr int kChains = 4;
+  constexpr Index kLanes = cpu::detail::kVectorBytes / static_cast<Index>(sizeof(T)), kStep = kChains * kLanes;
+  using V = typename cpu::detail::VectorOf<T, cpu::detail::kVectorBytes>::type;
+  V sums[Rows][kChains] = {};
   Index i = 0;
-  for (; i + kSums <= count; i += kSums) {
-    for (Index j = 0; j < kSums; ++j) sums[j] += x[i + j] * y[i + j];
+  for (; i + kStep <= count; i += kStep) {
+    for (int j = 0; j < kChains; ++j) {
+      V right, left;
+      std::memcpy(&right, weight + i + j * kLanes, sizeof(V));
+      for (int r = 0; r < Rows; ++r) {
+        std::memcpy(&left, x + r * x_stride + i + j * kLanes, sizeof(V));
+        sums[r][j] += left * right;
+      }
+    }
   }
-  for (Index j = 0; i < count; ++i, ++j) sums[j] += x[i] * y[i];
-  for (Index half = kSums / 2; half > 0; half /= 2) {
-    for (Index j = 0; j < half; ++j) sums[j] += sums[j + half];
+  for (int r = 0; r < Rows; ++r) {
+    const V folded = (sums[r][0] + sums[r][1]) + (sums[r][2] + sums[r][3]);
+    T total = 0;
+    for (Index lane = 0; lane < kLanes; ++lane) total += folded[lane];
+    for (Index k = i; k < count; ++k) total += x[r * x_stride + k] * weight[k];
+    out[r] = total;
   }
-  return sums[0];
 }
 
 // Few rows times a weight [out, in]: bound by reading the weight once, so each thread takes a range of its rows.
 template <class T>
 void few_rows(cpu::Stream& stream, const Gemm<T>& op) {
+  constexpr Index kGroup = 4;
   const T alpha = static_cast<T>(op.alpha), beta = static_cast<T>(op.beta);
   stream.pool().split(op.c.cols, [&](Index begin, Index end, int) {
     for (Index n = begin; n < end; ++n) {
-      for (Index r = 0; r < op.c.rows; ++r) {
-        const T value = alpha * dot(op.a.row(r), op.b.row(n), op.a.cols);
-        T& c = op.c(r, n);
-        c = beta == T(0) ? value : beta * c + value;
+      T products[kGroup];
+      for (Index r = 0; r < op.c.rows;) {
+        const auto take = [&]<int Rows>() {
+          dots<Rows>(op.a.row(r), op.a.stride, op.b.row(n), op.a.cols, products);
+          for (int i = 0; i < Rows; ++i) {
+            T& c = op.c(r + i, n);
+            c = beta == T(0) ? alpha * products[i] : beta * c + alpha * products[i];
+          }
+          r += Rows;
+        };
+        if (op.c.rows - r >= kGroup)
+          take.template operator()<kGroup>();
+        else
+          take.template operator()<1>();
       }
     }
   });
@@ -119,18 +189,12 @@ void few_rows(cpu::Stream& stream, const Gemm<T>& op) {
 template <class T, class Out>
 void run(cpu::Stream& stream, const Gemm<T, Out>& op) {
   if (op.c.rows == 0 || op.c.cols == 0) return;
-  constexpr Index kFewRows = 4;
+  // Packing a weight costs more than these rows gain from it.
+  constexpr Index kFewRows = 16;
   if (op.c.rows <= kFewRows && op.transpose_a == Transpose::No && op.transpose_b == Transpose::Yes)
-    return few_rows(stream, op);
-  single_threaded();
-  // Cut the longer side of c in multiples of the library's register tile.
-  constexpr Index kTile = 16;
-  const bool by_rows = op.c.rows >= op.c.cols;
-  const Index side = by_rows ? op.c.rows : op.c.cols;
-  stream.pool().split((side + kTile - 1) / kTile, [&](Index begin, Index end, int) {
-    const Index first = begin * kTile, last = std::min(end * kTile, side);
-    product(by_rows ? rows_of(op, first, last) : columns_of(op, first, last));
-  });
+    few_rows(stream, op);
+  else
+    packed_product(stream, op);
 }
 
 template void run(cpu::Stream&, const Gemm<float>&);

@@ -2,6 +2,8 @@
 
 #include <cmath>
 
+#include "essh/kernels/cpu/reduce.h"
+
 namespace essh {
 
 template <class T>
@@ -10,8 +12,7 @@ void run(cpu::Stream& stream, const RmsNormForward<T>& op) {
     for (Index r = begin; r < end; ++r) {
       const T* x = op.x.row(r);
       T* y = op.y.row(r);
-      T squares = 0;
-      for (Index c = 0; c < op.x.cols; ++c) squares += x[c] * x[c];
+      const T squares = cpu::dot(op.x.cols, x, x);
       const T inverse = T(1) / std::sqrt(squares / static_cast<T>(op.x.cols) + static_cast<T>(op.eps));
       for (Index c = 0; c < op.x.cols; ++c) y[c] = op.gain[c] * (x[c] * inverse);
       if (!op.inverse_rms.empty()) op.inverse_rms[r] = inverse;
@@ -27,8 +28,7 @@ void run(cpu::Stream& stream, const RmsNormBackward<T>& op) {
       const T* x = op.x.row(r);
       const T* d_y = op.d_y.row(r);
       T* d_x = op.d_x.row(r);
-      T along = 0;
-      for (Index c = 0; c < width; ++c) along += d_y[c] * op.gain[c] * x[c];
+      const T along = cpu::sum_of<T>(width, [&](Index c) { return d_y[c] * op.gain[c] * x[c]; });
       const T inverse = op.inverse_rms[r];
       const T shift = along * inverse * inverse * inverse / static_cast<T>(width);
       for (Index c = 0; c < width; ++c) d_x[c] += inverse * op.gain[c] * d_y[c] - shift * x[c];

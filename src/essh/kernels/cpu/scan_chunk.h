@@ -66,6 +66,7 @@ struct ChunkMode {
   T* write;
   T* read;
   T* falling;  // e^{-(l(j)-c)}, factored modes
+  T* rising;   // e^{l(j)-c}, factored modes
   T* entered;  // e^{-(l(j)+gamma)}
   T* leaving;  // e^{-(l(n-1)-l(j))}
   T through;   // e^{-(l(n-1)+gamma)}: what is left of the entering state
@@ -80,18 +81,22 @@ struct ChunkFactors {
   ChunkMode<T>* mode;
   T *q, *k, *b, *w;
   T* g;
-  T* spare;
 
   ChunkFactors(Scratch& scratch, Index mode_count) : modes(mode_count) {
     mode = scratch.take<ChunkMode<T>>(modes);
+    clocks_ = scratch.take<double>(modes * kScanChunk);
+    decays_ = scratch.take<double>(modes * kScanChunk);
+    writes_ = scratch.take<T>(modes * kScanChunk);
+    reads_ = scratch.take<T>(modes * kScanChunk);
     for (Index i = 0; i < modes; ++i) {
       auto& m = mode[i];
-      m.decay = scratch.take<double>(kScanChunk);
-      for (T** row : {&m.write, &m.read, &m.falling, &m.entered, &m.leaving}) *row = scratch.take<T>(kScanChunk);
+      m.decay = decays_ + i * kScanChunk;
+      m.write = writes_ + i * kScanChunk;
+      m.read = reads_ + i * kScanChunk;
+      for (T** row : {&m.falling, &m.rising, &m.entered, &m.leaving}) *row = scratch.take<T>(kScanChunk);
     }
     for (T** factor : {&q, &k, &b, &w}) *factor = scratch.take<T>(2 * modes * kScanChunk);
     g = scratch.take<T>(kScanChunk * kScanChunk);
-    spare = scratch.take<T>(kScanChunk);
   }
 
   T* row(T* factor, Index mode_index, Index part) const { return factor + (2 * mode_index + part) * kScanChunk; }
@@ -100,23 +105,17 @@ struct ChunkFactors {
   template <class Op>
   void compute(const Op& op, const RotationTable<T>& rotations, Index first, Index count, Index channel) {
     n = count;
+    gather(op, first, channel);
     for (Index i = 0; i < modes; ++i) {
       auto& m = mode[i];
-      const Index column = channel * modes + i;
       m.gamma = softplus_of(static_cast<double>(op.modes.decay(channel, i)));
       m.kappa_cos = op.modes.readout_cos(channel, i);
       m.kappa_sin = op.modes.readout_sin(channel, i);
       m.zero_lag = op.modes.zero_lag(channel, i);
-      m.cosine = rotations.cos_of(column);
-      m.sine = rotations.sin_of(column);
-      double clocks = 0;
-      for (Index j = 0; j < n; ++j) {
-        clocks += static_cast<double>(op.clock(first + j, column));
-        m.decay[j] = static_cast<double>(j) * m.gamma + clocks;
-        m.write[j] = op.write(first + j, column);
-        m.read[j] = op.read(first + j, column);
-      }
-      m.factored = static_cast<double>(kScanChunk - 1) * m.gamma + clocks <= op.factor_range;
+      m.cosine = rotations.cos_of(channel * modes + i);
+      m.sine = rotations.sin_of(channel * modes + i);
+      m.factored = static_cast<double>(kScanChunk - 1) * m.gamma + m.decay[n - 1] <= op.factor_range;
+      for (Index j = 0; j < n; ++j) m.decay[j] += static_cast<double>(j) * m.gamma;
       exponentials(m);
       factors(m, i);
     }
@@ -124,6 +123,21 @@ struct ChunkFactors {
   }
 
  private:
+  // The gates, and the clocks summed up over time, from token by token to mode by mode.
+  template <class Op>
+  void gather(const Op& op, Index first, Index channel) {
+    const Index column = channel * modes;
+    transpose(n, modes, op.write.row(first) + column, op.write.stride, writes_, kScanChunk);
+    transpose(n, modes, op.read.row(first) + column, op.read.stride, reads_, kScanChunk);
+    for (Index j = 0; j < n; ++j) {
+      const auto* clock = op.clock.row(first + j) + column;
+      const double* before = clocks_ + (j - 1) * modes;
+      double* sums = clocks_ + j * modes;
+      for (Index i = 0; i < modes; ++i) sums[i] = (j == 0 ? 0.0 : before[i]) + static_cast<double>(clock[i]);
+    }
+    transpose(n, modes, clocks_, modes, decays_, kScanChunk);
+  }
+
   void exponentials(ChunkMode<T>& m) {
     double argument[kScanChunk];
     const double last = m.decay[n - 1];
@@ -134,8 +148,9 @@ struct ChunkFactors {
       exp_wide(n, argument, m.falling);
       const auto to_entered = static_cast<T>(std::exp(-(centre + m.gamma))),
                  to_leaving = static_cast<T>(std::exp(centre - last));
+      for (Index j = 0; j < n; ++j) m.rising[j] = T(1) / m.falling[j];
       for (Index j = 0; j < n; ++j) m.entered[j] = m.falling[j] * to_entered;
-      for (Index j = 0; j < n; ++j) m.leaving[j] = to_leaving / m.falling[j];
+      for (Index j = 0; j < n; ++j) m.leaving[j] = m.rising[j] * to_leaving;
     } else {
       for (Index j = 0; j < n; ++j) argument[j] = -(m.decay[j] + m.gamma);
       exp_wide(n, argument, m.entered);
@@ -145,14 +160,17 @@ struct ChunkFactors {
   }
 
   void factors(const ChunkMode<T>& m, Index i) {
-    T *q1 = row(q, i, 0), *q2 = row(q, i, 1), *k1 = row(k, i, 0), *k2 = row(k, i, 1);
-    T *b1 = row(b, i, 0), *b2 = row(b, i, 1), *w1 = row(w, i, 0), *w2 = row(w, i, 1);
+    T* __restrict q1 = row(q, i, 0), * __restrict q2 = row(q, i, 1);
+    T* __restrict k1 = row(k, i, 0), * __restrict k2 = row(k, i, 1);
+    T* __restrict b1 = row(b, i, 0), * __restrict b2 = row(b, i, 1);
+    T* __restrict w1 = row(w, i, 0), * __restrict w2 = row(w, i, 1);
     const T *c = m.cosine, *s = m.sine;
+    const T kappa_cos = m.kappa_cos, kappa_sin = m.kappa_sin;
     if (m.factored) {
       for (Index j = 0; j < n; ++j) {
-        const T target = m.read[j] * m.falling[j], source = m.write[j] / m.falling[j];
-        q1[j] = target * (m.kappa_cos * c[j] - m.kappa_sin * s[j]);
-        q2[j] = target * (m.kappa_cos * s[j] + m.kappa_sin * c[j]);
+        const T target = m.read[j] * m.falling[j], source = m.write[j] * m.rising[j];
+        q1[j] = target * (kappa_cos * c[j] - kappa_sin * s[j]);
+        q2[j] = target * (kappa_cos * s[j] + kappa_sin * c[j]);
         k1[j] = source * c[j];
         k2[j] = source * s[j];
       }
@@ -161,41 +179,49 @@ struct ChunkFactors {
     }
     for (Index j = 0; j < n; ++j) {
       const T target = m.read[j] * m.entered[j], source = m.write[j] * m.leaving[j];
-      b1[j] = target * (m.kappa_cos * c[j + 1] - m.kappa_sin * s[j + 1]);
-      b2[j] = -target * (m.kappa_cos * s[j + 1] + m.kappa_sin * c[j + 1]);
+      b1[j] = target * (kappa_cos * c[j + 1] - kappa_sin * s[j + 1]);
+      b2[j] = -target * (kappa_cos * s[j + 1] + kappa_sin * c[j + 1]);
       w1[j] = source * c[n - 1 - j];
       w2[j] = source * s[n - 1 - j];
     }
   }
 
-  // g: strictly lower part q.k and the direct modes' pairs, diagonal with the zero-lag correction, zero above.
+  // g: strictly lower part q.k and the direct modes' pairs, diagonal with the zero-lag correction, zero above it as far
+  // as products with its lower shape read.
   void interactions() {
-    for (Index t = 0; t < n; ++t) std::fill_n(g + t * kScanChunk, n, T(0));
-    for (Index t = 0; t < n; t += 8) {
-      const Index rows = std::min<Index>(8, n - t);
-      add_product<T>(rows, t + rows, 2 * modes, {q + t, 1, kScanChunk}, k, kScanChunk, g + t * kScanChunk, kScanChunk);
+    for (Index t = 0; t < n; t += kRowBlock) {
+      const Index rows = std::min(kRowBlock, n - t);
+      set_product<T>(rows, t + rows, 2 * modes, {q + t, 1, kScanChunk}, k, kScanChunk, g + t * kScanChunk, kScanChunk);
     }
+    T diagonal[kScanChunk] = {};
     for (Index i = 0; i < modes; ++i) {
       const auto& m = mode[i];
+      const T coefficient = (T(1) - m.zero_lag) * m.kappa_cos;
+      for (Index t = 0; t < n; ++t) diagonal[t] += coefficient * m.read[t] * m.write[t];
       if (m.factored) continue;
       for_each_pair(m, [&](Index t, Index s, T base) {
         g[t * kScanChunk + s] +=
             m.read[t] * m.write[s] * base * (m.kappa_cos * m.cosine[t - s] - m.kappa_sin * m.sine[t - s]);
       });
     }
-    std::fill_n(spare, n, T(0));
-    for (Index i = 0; i < modes; ++i) {
-      const auto& m = mode[i];
-      const T coefficient = (T(1) - m.zero_lag) * m.kappa_cos;
-      for (Index t = 0; t < n; ++t) spare[t] += coefficient * m.read[t] * m.write[t];
-    }
+    for (Index t = 0; t < n; ++t) g[t * kScanChunk + t] = diagonal[t];
+    clear_above_diagonal(g);
+  }
+
+  double *clocks_, *decays_;  // [time][modes], [modes][time]
+  T *writes_, *reads_;        // [modes][time]
+
+ public:
+  // Blocks of rows in which lower triangular products are made.
+  static constexpr Index kRowBlock = detail::kTileRows;
+
+  // Zeros above the diagonal of a [kScanChunk][kScanChunk] matrix inside its blocks of rows.
+  void clear_above_diagonal(T* square) const {
     for (Index t = 0; t < n; ++t) {
-      g[t * kScanChunk + t] = spare[t];
-      std::fill(g + t * kScanChunk + t + 1, g + t * kScanChunk + n, T(0));
+      for (Index s = t + 1; s < std::min(n, (t / kRowBlock + 1) * kRowBlock); ++s) square[t * kScanChunk + s] = T(0);
     }
   }
 
- public:
   // Calls body(t, s, e^{-(l(t)-l(s))}) for s < t of a mode outside the admitted range.
   template <class Body>
   void for_each_pair(const ChunkMode<T>& m, const Body& body) const {

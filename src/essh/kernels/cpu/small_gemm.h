@@ -1,6 +1,7 @@
 #pragma once
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "essh/tensor/matrix.h"
 
@@ -19,6 +20,9 @@ struct Strided {
 // Which part of `a` is not zero: all, a(i, k) with k <= i, or a(i, k) with k >= i.
 enum class Shape { Full, Lower, Upper };
 
+// Whether a product is added to what is there or takes its place.
+enum class Into { Add, Set };
+
 namespace detail {
 
 #if defined(__AVX512F__)
@@ -29,19 +33,32 @@ inline constexpr int kVectorBytes = 32;
 inline constexpr int kVectorBytes = 16;
 #endif
 
+// The register tile: eight rows of as many vectors as the sums leave room for.
+inline constexpr Index kTileRows = 8;
+#if defined(__AVX512F__) || defined(__aarch64__)
+inline constexpr int kTileVectors = 2;
+#else
+inline constexpr int kTileVectors = 1;
+#endif
+template <class T>
+inline constexpr Index kTileColumns = kTileVectors* kVectorBytes / static_cast<Index>(sizeof(T));
+
 template <class T, int Bytes>
 struct VectorOf {
   typedef T type __attribute__((vector_size(Bytes)));
 };
 
-// c(i0..i0+Rows, j..j+N) += sum over k in [begin, end) of a(i, k) b(k, j), with N = Columns vectors of Bytes.
-template <class T, int Rows, int Columns, int Bytes>
+// c(i0..i0+Rows, j..j+N) += sum over k in [begin, end) of a(i, k) b(k, j), with N = Columns vectors of Bytes. With
+// into = Into::Set, c is taken as zero.
+template <class T, int Rows, int Columns, int Bytes, Into into = Into::Add>
 inline void tile(Strided<T> a, const T* b, Index b_stride, T* c, Index c_stride, Index begin, Index end) {
   using V = typename VectorOf<T, Bytes>::type;
   constexpr Index kLanes = Bytes / static_cast<Index>(sizeof(T));
-  V sum[Rows][Columns];
-  for (int i = 0; i < Rows; ++i) {
-    for (int j = 0; j < Columns; ++j) std::memcpy(&sum[i][j], c + i * c_stride + j * kLanes, sizeof(V));
+  V sum[Rows][Columns] = {};
+  if constexpr (into == Into::Add) {
+    for (int i = 0; i < Rows; ++i) {
+      for (int j = 0; j < Columns; ++j) std::memcpy(&sum[i][j], c + i * c_stride + j * kLanes, sizeof(V));
+    }
   }
   for (Index k = begin; k < end; ++k) {
     V right[Columns];
@@ -56,57 +73,101 @@ inline void tile(Strided<T> a, const T* b, Index b_stride, T* c, Index c_stride,
   }
 }
 
-template <class T, int Rows>
+template <Into into, class T, int Rows>
 inline void row_block(Strided<T> a, const T* b, Index b_stride, T* c, Index c_stride, Index columns, Index begin,
                       Index end) {
   constexpr Index kLanes = kVectorBytes / static_cast<Index>(sizeof(T));
   Index j = 0;
-  for (; j + 2 * kLanes <= columns; j += 2 * kLanes)
-    tile<T, Rows, 2, kVectorBytes>(a, b + j, b_stride, c + j, c_stride, begin, end);
+  if constexpr (kTileVectors > 1) {
+    for (; j + kTileColumns<T> <= columns; j += kTileColumns<T>)
+      tile<T, Rows, kTileVectors, kVectorBytes, into>(a, b + j, b_stride, c + j, c_stride, begin, end);
+  }
   for (; j + kLanes <= columns; j += kLanes)
-    tile<T, Rows, 1, kVectorBytes>(a, b + j, b_stride, c + j, c_stride, begin, end);
+    tile<T, Rows, 1, kVectorBytes, into>(a, b + j, b_stride, c + j, c_stride, begin, end);
   if constexpr (kVectorBytes >= 64) {
     for (; j + kLanes / 2 <= columns; j += kLanes / 2)
-      tile<T, Rows, 1, kVectorBytes / 2>(a, b + j, b_stride, c + j, c_stride, begin, end);
+      tile<T, Rows, 1, kVectorBytes / 2, into>(a, b + j, b_stride, c + j, c_stride, begin, end);
   }
   if constexpr (kVectorBytes >= 32) {
     constexpr Index kFew = 16 / static_cast<Index>(sizeof(T));
-    for (; j + kFew <= columns; j += kFew) tile<T, Rows, 1, 16>(a, b + j, b_stride, c + j, c_stride, begin, end);
+    for (; j + kFew <= columns; j += kFew) tile<T, Rows, 1, 16, into>(a, b + j, b_stride, c + j, c_stride, begin, end);
   }
-  for (; j < columns; ++j) {
-    for (int i = 0; i < Rows; ++i) {
-      T sum = c[i * c_stride + j];
-      for (Index k = begin; k < end; ++k) sum += a.data[i * a.row + k * a.col] * b[k * b_stride + j];
-      c[i * c_stride + j] = sum;
-    }
-  }
+  for (; j < columns; ++j)
+    tile<T, Rows, 1, static_cast<int>(sizeof(T)), into>(a, b + j, b_stride, c + j, c_stride, begin, end);
 }
 
 }  // namespace detail
 
-// c (rows x columns) += a (rows x inner) * b (inner x columns). Parts of `a` outside `shape` may hold anything only
-// where whole blocks of eight rows lie outside; inside a block they must be zero.
-template <class T>
-void add_product(Index rows, Index columns, Index inner, Strided<T> a, const T* b, Index b_stride, T* c, Index c_stride,
-                 Shape shape = Shape::Full) {
-  constexpr Index kRows = 8;
+// c (rows x columns) += or = a (rows x inner) * b (inner x columns). Every element is one chain of additions in the
+// order of the inner index, wherever it stands. Parts of `a` outside `shape` may hold anything only where whole blocks
+// of eight rows lie outside; inside a block they must be zero.
+template <Into into, class T>
+void product(Index rows, Index columns, Index inner, Strided<T> a, const T* b, Index b_stride, T* c, Index c_stride,
+             Shape shape = Shape::Full) {
   Index i = 0;
   const auto block = [&](auto count) {
     constexpr int kCount = decltype(count)::value;
     const Index begin = shape == Shape::Upper ? std::min(i, inner) : 0;
     const Index end = shape == Shape::Lower ? std::min(i + kCount, inner) : inner;
-    detail::row_block<T, kCount>({a.data + i * a.row, a.row, a.col}, b, b_stride, c + i * c_stride, c_stride, columns,
-                                 begin, end);
+    detail::row_block<into, T, kCount>({a.data + i * a.row, a.row, a.col}, b, b_stride, c + i * c_stride, c_stride,
+                                       columns, begin, end);
     i += kCount;
   };
-  while (i + kRows <= rows) block(std::integral_constant<int, kRows>{});
+  while (i + detail::kTileRows <= rows) block(std::integral_constant<int, detail::kTileRows>{});
   while (i < rows) block(std::integral_constant<int, 1>{});
 }
 
 template <class T>
+void add_product(Index rows, Index columns, Index inner, Strided<T> a, const T* b, Index b_stride, T* c, Index c_stride,
+                 Shape shape = Shape::Full) {
+  product<Into::Add, T>(rows, columns, inner, a, b, b_stride, c, c_stride, shape);
+}
+template <class T>
+void set_product(Index rows, Index columns, Index inner, Strided<T> a, const T* b, Index b_stride, T* c, Index c_stride,
+                 Shape shape = Shape::Full) {
+  product<Into::Set, T>(rows, columns, inner, a, b, b_stride, c, c_stride, shape);
+}
+
+namespace detail {
+
+template <class V, std::size_t... Lane>
+V interleave(V a, V b, std::size_t first, std::index_sequence<Lane...>) {
+  constexpr std::size_t kLanes = sizeof...(Lane);
+  return first == 0 ? __builtin_shufflevector(a, b, (Lane / 2 + Lane % 2 * kLanes)...)
+                    : __builtin_shufflevector(a, b, (Lane / 2 + Lane % 2 * kLanes + kLanes / 2)...);
+}
+
+// A square block in registers: interleaving the halves log2(lanes) times sends every element to its place.
+template <class T, Index Lanes>
+inline void transpose_block(const T* in, Index in_stride, T* out, Index out_stride) {
+  using V = typename VectorOf<T, static_cast<int>(Lanes * sizeof(T))>::type;
+  constexpr std::make_index_sequence<Lanes> kAll;
+  V rows[Lanes], turned[Lanes];
+  for (Index r = 0; r < Lanes; ++r) std::memcpy(&rows[r], in + r * in_stride, sizeof(V));
+  for (Index round = 1; round < Lanes; round *= 2) {
+    for (Index r = 0; r < Lanes / 2; ++r) {
+      turned[2 * r] = interleave(rows[r], rows[r + Lanes / 2], 0, kAll);
+      turned[2 * r + 1] = interleave(rows[r], rows[r + Lanes / 2], 1, kAll);
+    }
+    for (Index r = 0; r < Lanes; ++r) rows[r] = turned[r];
+  }
+  for (Index r = 0; r < Lanes; ++r) std::memcpy(out + r * out_stride, &rows[r], sizeof(V));
+}
+
+}  // namespace detail
+
+// out (columns x rows) = in (rows x columns) transposed.
+template <class T>
 void transpose(Index rows, Index columns, const T* in, Index in_stride, T* out, Index out_stride) {
+  constexpr Index kBlock = std::min<Index>(8, detail::kVectorBytes / static_cast<Index>(sizeof(T)));
+  const Index whole_rows = rows / kBlock * kBlock, whole_columns = columns / kBlock * kBlock;
+  for (Index r = 0; r < whole_rows; r += kBlock) {
+    for (Index c = 0; c < whole_columns; c += kBlock)
+      detail::transpose_block<T, kBlock>(in + r * in_stride + c, in_stride, out + c * out_stride + r, out_stride);
+  }
   for (Index r = 0; r < rows; ++r) {
-    for (Index c = 0; c < columns; ++c) out[c * out_stride + r] = in[r * in_stride + c];
+    for (Index c = r < whole_rows ? whole_columns : 0; c < columns; ++c)
+      out[c * out_stride + r] = in[r * in_stride + c];
   }
 }
 

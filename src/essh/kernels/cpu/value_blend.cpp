@@ -2,13 +2,13 @@
 
 #include <cmath>
 
+#include "essh/kernels/cpu/reduce.h"
+
 namespace essh {
 namespace {
 template <class T>
 T inverse_rms(const T* x, Index width, double eps) {
-  T squares = 0;
-  for (Index p = 0; p < width; ++p) squares += x[p] * x[p];
-  return T(1) / std::sqrt(squares / static_cast<T>(width) + static_cast<T>(eps));
+  return T(1) / std::sqrt(cpu::dot(width, x, x) / static_cast<T>(width) + static_cast<T>(eps));
 }
 }  // namespace
 
@@ -37,8 +37,7 @@ void run(cpu::Stream& stream, const ValueBlendBackward<T>& op) {
         const T* d_v = op.d_v.row(r) + k * op.width;
         T* d_v0 = op.d_v0.row(r) + k * op.width;
         const T inverse = inverse_rms(v0, op.width, op.eps);
-        T along = 0;
-        for (Index p = 0; p < op.width; ++p) along += d_v[p] * v0[p];
+        const T along = cpu::dot(op.width, d_v, v0);
         d_blend += along * (inverse - T(1));
         const T scale = (T(1) - blend) + blend * inverse;
         const T shift = blend * inverse * inverse * inverse * along / static_cast<T>(op.width);

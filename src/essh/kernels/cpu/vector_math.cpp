@@ -59,9 +59,12 @@ void sigmoid_float(Index count, const float* x, float* y) {
   });
 }
 void softplus_float(Index count, const float* x, float* y) {
-  apply(count, x, y, [](auto d, auto v) {
-    return hn::Add(hn::Max(v, hn::Zero(d)), hn::Log1p(d, exp_of(d, hn::Neg(hn::Abs(v)))));
-  });
+  apply(count, x, y,
+        [](auto d, auto v) { return hn::Add(hn::Max(v, hn::Zero(d)), hn::Log1p(d, exp_of(d, hn::Neg(hn::Abs(v))))); });
+}
+void cos_sin_float(Index count, float* x, float* sine) {
+  apply(count, x, sine, [](auto d, auto v) { return hn::Sin(d, v); });
+  apply(count, x, x, [](auto d, auto v) { return hn::Cos(d, v); });
 }
 #else
 void exp_float(Index count, const float* x, float* y) {
@@ -75,6 +78,10 @@ void sigmoid_float(Index count, const float* x, float* y) {
 }
 void softplus_float(Index count, const float* x, float* y) {
   for (Index i = 0; i < count; ++i) y[i] = std::max(x[i], 0.0f) + std::log1p(std::exp(-std::abs(x[i])));
+}
+void cos_sin_float(Index count, float* x, float* sine) {
+  for (Index i = 0; i < count; ++i) sine[i] = std::sin(x[i]);
+  for (Index i = 0; i < count; ++i) x[i] = std::cos(x[i]);
 }
 #endif
 
@@ -125,6 +132,16 @@ void softplus(Index count, const float* x, float* y) {
 }
 void softplus(Index count, const double* x, double* y) {
   for (Index i = 0; i < count; ++i) y[i] = std::max(x[i], 0.0) + std::log1p(std::exp(-std::abs(x[i])));
+}
+
+void cos_sin(Index count, const double* angle, float* cosine, float* sine) {
+  constexpr double kTurn = 2 * std::numbers::pi;
+  for (Index i = 0; i < count; ++i) cosine[i] = static_cast<float>(angle[i] - std::nearbyint(angle[i] / kTurn) * kTurn);
+  cos_sin_float(count, cosine, sine);
+}
+void cos_sin(Index count, const double* angle, double* cosine, double* sine) {
+  for (Index i = 0; i < count; ++i) cosine[i] = std::cos(angle[i]);
+  for (Index i = 0; i < count; ++i) sine[i] = std::sin(angle[i]);
 }
 
 }  // namespace essh::cpu

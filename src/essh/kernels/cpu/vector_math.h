@@ -2,7 +2,8 @@
 #include "essh/tensor/matrix.h"
 
 // Elementary functions over arrays, vectorised for float where Highway is found. y may alias x. Each result depends on
-// its own argument only, never on its place in the array; NaN gives NaN, and results below the smallest normal number may be zero.
+// its own argument only, never on its place in the array; NaN gives NaN, and results below the smallest normal number
+// may be zero.
 namespace essh::cpu {
 
 void exp(Index count, const float* x, float* y);
@@ -18,5 +19,9 @@ void sigmoid(Index count, const double* x, double* y);
 // log(1 + e^x).
 void softplus(Index count, const float* x, float* y);
 void softplus(Index count, const double* x, double* y);
+
+// Of an angle of any size in double.
+void cos_sin(Index count, const double* angle, float* cosine, float* sine);
+void cos_sin(Index count, const double* angle, double* cosine, double* sine);
 
 }  // namespace essh::cpu

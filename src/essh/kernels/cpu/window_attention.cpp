@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "essh/kernels/cpu/reduce.h"
 #include "essh/kernels/cpu/small_gemm.h"
 #include "essh/kernels/cpu/vector_math.h"
 
@@ -11,6 +12,8 @@ namespace {
 
 // Rows of queries whose scores against a whole window stay in the second-level cache.
 constexpr Index kQueryBlock = 32;
+// Columns of a panel of transposed keys.
+constexpr Index kPanel = 64;
 
 // Key rows that some query of [first, last) sees.
 struct KeyRange {
@@ -20,18 +23,56 @@ struct KeyRange {
 KeyRange seen_by(Index first, Index last, Index past, Index window) {
   return {std::max<Index>(0, past + first - window + 1), past + last};
 }
+// The same from the start of a panel.
+KeyRange panels_seen_by(Index first, Index last, Index past, Index window) {
+  const auto range = seen_by(first, last, past, window);
+  return {range.begin / kPanel * kPanel, range.end};
+}
+// Room for the scores of one query against every key of a block's range. Not a power of two: rows of scores must not
+// fall into the same cache set.
+Index score_stride(Index keys, Index window) {
+  return std::min(keys, window + kQueryBlock + kPanel) + 16;
+}
+
+// One head's rows, side by side.
+template <class T>
+T* packed_rows(cpu::Scratch& scratch, Index rows, Index dim, const T* from, Index stride) {
+  T* packed = scratch.take<T>(rows * dim);
+  for (Index r = 0; r < rows; ++r) std::copy_n(from + r * stride, dim, packed + r * dim);
+  return packed;
+}
+
+// One head's rows transposed, panel after panel: [panel][dim][kPanel].
+template <class T>
+T* packed_panels(cpu::Scratch& scratch, Index rows, Index dim, const T* from, Index stride) {
+  T* packed = scratch.take<T>((rows + kPanel - 1) / kPanel * kPanel * dim);
+  for (Index r = 0; r < rows; r += kPanel)
+    cpu::transpose(std::min(kPanel, rows - r), dim, from + r * stride, stride, packed + r * dim, kPanel);
+  return packed;
+}
+
+// scores = x times the rows of `range`, from its panels.
+template <class T>
+void set_scores(Index rows, KeyRange range, Index dim, const T* x, Index x_stride, const T* panels, T* scores,
+                Index stride) {
+  for (Index start = range.begin; start < range.end; start += kPanel) {
+    cpu::set_product<T>(rows, std::min(kPanel, range.end - start), dim, {x, x_stride, 1}, panels + start * dim, kPanel,
+                        scores + (start - range.begin), stride);
+  }
+}
 
 // One head's softmax over scores: weights (=) in place, returns log of the sum. Columns outside [begin, end) become
 // zero.
 template <class T>
-T softmax_row(T* scores, Index columns, Index begin, Index end) {
-  const T largest = *std::max_element(scores + begin, scores + end);
-  for (Index c = begin; c < end; ++c) scores[c] -= largest;
-  cpu::exp(end - begin, scores + begin, scores + begin);
-  T total = 0;
-  for (Index c = begin; c < end; ++c) total += scores[c];
+T softmax_row(T* scores, Index columns, Index begin, Index end, T scale) {
+  const Index count = end - begin;
+  T* seen = scores + begin;
+  const T largest = scale * cpu::largest(count, seen);
+  for (Index c = 0; c < count; ++c) seen[c] = seen[c] * scale - largest;
+  cpu::exp(count, seen, seen);
+  const T total = cpu::sum_of<T>(count, [seen](Index c) { return seen[c]; });
   const T inverse = T(1) / total;
-  for (Index c = begin; c < end; ++c) scores[c] *= inverse;
+  for (Index c = 0; c < count; ++c) seen[c] *= inverse;
   std::fill(scores, scores + begin, T(0));
   std::fill(scores + end, scores + columns, T(0));
   return largest + std::log(total);
@@ -44,22 +85,15 @@ void attend_few(cpu::Scratch& scratch, const WindowAttentionForward<T>& op, Inde
   const T scale = T(1) / std::sqrt(static_cast<T>(dim));
   T* scores = scratch.take<T>(keys);
   for (Index j = 0; j < op.queries; ++j) {
+    const Index row = sequence * op.queries + j;
     const auto range = seen_by(j, j + 1, op.past, op.window);
-    const T* q = op.q.row(sequence * op.queries + j) + column;
-    for (Index r = range.begin; r < range.end; ++r) {
-      const T* k = op.k.row(sequence * keys + r) + column;
-      T sum = 0;
-      for (Index i = 0; i < dim; ++i) sum += q[i] * k[i];
-      scores[r] = sum * scale;
-    }
-    const T log_sum = softmax_row(scores, range.end, range.begin, range.end);
-    T* out = op.out.row(sequence * op.queries + j) + column;
-    std::fill_n(out, dim, T(0));
-    for (Index r = range.begin; r < range.end; ++r) {
-      const T* v = op.v.row(sequence * keys + r) + column;
-      for (Index i = 0; i < dim; ++i) out[i] += scores[r] * v[i];
-    }
-    if (!op.log_sum.empty()) op.log_sum(sequence * op.queries + j, head) = log_sum;
+    const T* q = op.q.row(row) + column;
+    for (Index r = 0; r < range.size(); ++r)
+      scores[r] = cpu::dot(dim, q, op.k.row(sequence * keys + range.begin + r) + column);
+    const T log_sum = softmax_row(scores, range.size(), 0, range.size(), scale);
+    cpu::set_product<T>(1, dim, range.size(), {scores, 0, 1}, op.v.row(sequence * keys + range.begin) + column,
+                        op.v.stride, op.out.row(row) + column, op.out.stride);
+    if (!op.log_sum.empty()) op.log_sum(row, head) = log_sum;
   }
 }
 
@@ -67,27 +101,22 @@ template <class T>
 void attend(cpu::Scratch& scratch, const WindowAttentionForward<T>& op, Index sequence, Index head) {
   const Index dim = op.head_dim, keys = op.past + op.queries, column = head * dim;
   const T scale = T(1) / std::sqrt(static_cast<T>(dim));
-  T* k_transposed = scratch.take<T>(dim * keys);
-  cpu::transpose(keys, dim, op.k.row(sequence * keys) + column, op.k.stride, k_transposed, keys);
-  T* weights = scratch.take<T>(kQueryBlock * std::min(keys, op.window + kQueryBlock));
+  const T* k_panels = packed_panels(scratch, keys, dim, op.k.row(sequence * keys) + column, op.k.stride);
+  const T* v = packed_rows(scratch, keys, dim, op.v.row(sequence * keys) + column, op.v.stride);
+  const Index stride = score_stride(keys, op.window);
+  T* weights = scratch.take<T>(kQueryBlock * stride);
   for (Index first = 0; first < op.queries; first += kQueryBlock) {
-    const Index rows = std::min(kQueryBlock, op.queries - first);
-    const auto range = seen_by(first, first + rows, op.past, op.window);
-    const Index columns = range.size();
-    const T* q = op.q.row(sequence * op.queries + first) + column;
-    std::fill_n(weights, rows * columns, T(0));
-    cpu::add_product<T>(rows, columns, dim, {q, op.q.stride, 1}, k_transposed + range.begin, keys, weights, columns);
+    const Index rows = std::min(kQueryBlock, op.queries - first), row = sequence * op.queries + first;
+    const auto range = panels_seen_by(first, first + rows, op.past, op.window);
+    set_scores(rows, range, dim, op.q.row(row) + column, op.q.stride, k_panels, weights, stride);
     for (Index j = 0; j < rows; ++j) {
-      T* row = weights + j * columns;
-      for (Index c = 0; c < columns; ++c) row[c] *= scale;
       const auto visible = seen_by(first + j, first + j + 1, op.past, op.window);
-      const T log_sum = softmax_row(row, columns, visible.begin - range.begin, visible.end - range.begin);
-      if (!op.log_sum.empty()) op.log_sum(sequence * op.queries + first + j, head) = log_sum;
+      const T log_sum = softmax_row(weights + j * stride, range.size(), visible.begin - range.begin,
+                                    visible.end - range.begin, scale);
+      if (!op.log_sum.empty()) op.log_sum(row + j, head) = log_sum;
     }
-    T* out = op.out.row(sequence * op.queries + first) + column;
-    for (Index j = 0; j < rows; ++j) std::fill_n(out + j * op.out.stride, dim, T(0));
-    cpu::add_product<T>(rows, dim, columns, {weights, columns, 1}, op.v.row(sequence * keys + range.begin) + column,
-                        op.v.stride, out, op.out.stride);
+    cpu::set_product<T>(rows, dim, range.size(), {weights, stride, 1}, v + range.begin * dim, dim,
+                        op.out.row(row) + column, op.out.stride);
   }
 }
 
@@ -95,50 +124,49 @@ template <class T>
 void attend_backward(cpu::Scratch& scratch, const WindowAttentionBackward<T>& op, Index sequence, Index head) {
   const Index dim = op.head_dim, length = op.length, column = head * dim, base = sequence * length;
   const T scale = T(1) / std::sqrt(static_cast<T>(dim));
-  T* k_transposed = scratch.take<T>(dim * length);
-  T* v_transposed = scratch.take<T>(dim * length);
-  cpu::transpose(length, dim, op.k.row(base) + column, op.k.stride, k_transposed, length);
-  cpu::transpose(length, dim, op.v.row(base) + column, op.v.stride, v_transposed, length);
-  for (Index r = 0; r < length; ++r) {
-    std::fill_n(op.d_q.row(base + r) + column, dim, T(0));
-    std::fill_n(op.d_k.row(base + r) + column, dim, T(0));
-    std::fill_n(op.d_v.row(base + r) + column, dim, T(0));
-  }
-  const Index widest = kQueryBlock * std::min(length, op.window + kQueryBlock);
-  T* weights = scratch.take<T>(widest);
-  T* d_scores = scratch.take<T>(widest);
+  const auto rows_of = [&](Matrix<const T> m) {
+    return packed_rows(scratch, length, dim, m.row(base) + column, m.stride);
+  };
+  const auto panels_of = [&](Matrix<const T> m) {
+    return packed_panels(scratch, length, dim, m.row(base) + column, m.stride);
+  };
+  const T *q = rows_of(op.q), *k = rows_of(op.k), *d_out = rows_of(op.d_out);
+  const T *k_panels = panels_of(op.k), *v_panels = panels_of(op.v);
+  T* d_k = scratch.take<T>(length * dim);
+  T* d_v = scratch.take<T>(length * dim);
+  std::fill_n(d_k, length * dim, T(0));
+  std::fill_n(d_v, length * dim, T(0));
+  const Index stride = score_stride(length, op.window);
+  T* weights = scratch.take<T>(kQueryBlock * stride);
+  T* d_scores = scratch.take<T>(kQueryBlock * stride);
   for (Index first = 0; first < length; first += kQueryBlock) {
     const Index rows = std::min(kQueryBlock, length - first);
-    const auto range = seen_by(first, first + rows, 0, op.window);
+    const auto range = panels_seen_by(first, first + rows, 0, op.window);
     const Index columns = range.size();
-    const T* q = op.q.row(base + first) + column;
-    const T* d_out = op.d_out.row(base + first) + column;
-    std::fill_n(weights, rows * columns, T(0));
-    std::fill_n(d_scores, rows * columns, T(0));
-    cpu::add_product<T>(rows, columns, dim, {q, op.q.stride, 1}, k_transposed + range.begin, length, weights, columns);
-    cpu::add_product<T>(rows, columns, dim, {d_out, op.d_out.stride, 1}, v_transposed + range.begin, length, d_scores,
-                        columns);
+    set_scores(rows, range, dim, q + first * dim, dim, k_panels, weights, stride);
+    set_scores(rows, range, dim, d_out + first * dim, dim, v_panels, d_scores, stride);
     for (Index j = 0; j < rows; ++j) {
       const auto visible = seen_by(first + j, first + j + 1, 0, op.window);
       const Index begin = visible.begin - range.begin, end = visible.end - range.begin;
-      T* weight = weights + j * columns;
-      T* d_score = d_scores + j * columns;
+      T* weight = weights + j * stride;
+      T* d_score = d_scores + j * stride;
       const T log_sum = op.log_sum(base + first + j, head);
       for (Index c = begin; c < end; ++c) weight[c] = weight[c] * scale - log_sum;
       cpu::exp(end - begin, weight + begin, weight + begin);
       std::fill(weight, weight + begin, T(0));
       std::fill(weight + end, weight + columns, T(0));
-      const T* out = op.out.row(base + first + j) + column;
-      T mean = 0;
-      for (Index i = 0; i < dim; ++i) mean += out[i] * d_out[j * op.d_out.stride + i];
+      const T mean = cpu::dot(dim, op.out.row(base + first + j) + column, d_out + (first + j) * dim);
       for (Index c = 0; c < columns; ++c) d_score[c] = weight[c] * (d_score[c] - mean) * scale;
     }
-    cpu::add_product<T>(rows, dim, columns, {d_scores, columns, 1}, op.k.row(base + range.begin) + column, op.k.stride,
+    cpu::set_product<T>(rows, dim, columns, {d_scores, stride, 1}, k + range.begin * dim, dim,
                         op.d_q.row(base + first) + column, op.d_q.stride);
-    cpu::add_product<T>(columns, dim, rows, {d_scores, 1, columns}, q, op.q.stride,
-                        op.d_k.row(base + range.begin) + column, op.d_k.stride);
-    cpu::add_product<T>(columns, dim, rows, {weights, 1, columns}, d_out, op.d_out.stride,
-                        op.d_v.row(base + range.begin) + column, op.d_v.stride);
+    cpu::add_product<T>(columns, dim, rows, {d_scores, 1, stride}, q + first * dim, dim, d_k + range.begin * dim, dim);
+    cpu::add_product<T>(columns, dim, rows, {weights, 1, stride}, d_out + first * dim, dim, d_v + range.begin * dim,
+                        dim);
+  }
+  for (Index r = 0; r < length; ++r) {
+    std::copy_n(d_k + r * dim, dim, op.d_k.row(base + r) + column);
+    std::copy_n(d_v + r * dim, dim, op.d_v.row(base + r) + column);
   }
 }
 
