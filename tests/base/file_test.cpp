@@ -35,7 +35,8 @@ TEST_F(FileTest, EveryFailingCallLeavesTheOldFileWhole) {
     testing::fail_io_call(0);
     const auto text = read_text(path, 100);
     EXPECT_TRUE(text == "old" || (k == calls && text == "new")) << text;
-    EXPECT_EQ(std::distance(fs::directory_iterator(folder), fs::directory_iterator{}), 1) << "a temporary was left behind";
+    EXPECT_EQ(std::distance(fs::directory_iterator(folder), fs::directory_iterator{}), 1)
+        << "a temporary was left behind";
     write_durably(path, "old");
   }
 }

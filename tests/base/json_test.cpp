@@ -46,7 +46,9 @@ TEST(Json, TimeIsLinearInTheKeys) {
   EXPECT_EQ(parse_json(text + "}", "here").size(), 300000u);  // minutes if every key were searched for
 }
 
-TEST(Json, TextNeverThrowsOnBadUtf8) { EXPECT_EQ(to_text(Json("\xff")), "\"\xef\xbf\xbd\""); }
+TEST(Json, TextNeverThrowsOnBadUtf8) {
+  EXPECT_EQ(to_text(Json("\xff")), "\"\xef\xbf\xbd\"");
+}
 
 }  // namespace
 }  // namespace essh

@@ -26,7 +26,11 @@ TEST(ThreadPool, CoversEachIndexOnce) {
 TEST(ThreadPool, HandsExceptionsBackAndGoesOn) {
   ThreadPool pool(3);
   for (int round = 0; round < 50; ++round) {
-    EXPECT_THROW(pool.split(3, [](auto, auto, int thread) { if (thread == 2) throw std::runtime_error("x"); }), std::runtime_error);
+    EXPECT_THROW(pool.split(3,
+                            [](auto, auto, int thread) {
+                              if (thread == 2) throw std::runtime_error("x");
+                            }),
+                 std::runtime_error);
     std::atomic<int> sum{0};
     pool.each(10, [&](auto i, int) { sum += static_cast<int>(i); });
     EXPECT_EQ(sum.load(), 45);

@@ -43,7 +43,10 @@ std::string problem(const char* text) {
 }
 
 TEST(Fields, RoundTrip) {
-  Sample sample{.width = 3, .name = "y", .layers = {1, 2}, .inner = {.rate = 0.25, .steps = -7, .seed = UINT64_MAX, .scale = 0.1f}};
+  Sample sample{.width = 3,
+                .name = "y",
+                .layers = {1, 2},
+                .inner = {.rate = 0.25, .steps = -7, .seed = UINT64_MAX, .scale = 0.1f}};
   Sample back;
   read_fields(back, write_fields(sample), "s");
   EXPECT_EQ(write_fields(back), write_fields(sample));
@@ -62,7 +65,9 @@ TEST(Fields, NamesThePlaceAndTheRemedy) {
 }
 
 TEST(Fields, NumbersThatDoNotFitAreRefusedAndNotWrapped) {
-  const auto inner = [](const std::string& member) { return problem(("{\"width\":1,\"inner\":{" + member + "}}").c_str()); };
+  const auto inner = [](const std::string& member) {
+    return problem(("{\"width\":1,\"inner\":{" + member + "}}").c_str());
+  };
   EXPECT_EQ(inner(R"("steps":-4294967295)"), "s.json: inner: steps is too small");
   EXPECT_EQ(inner(R"("steps":4294967297)"), "s.json: inner: steps is too large");
   EXPECT_EQ(inner(R"("seed":-1)"), "s.json: inner: seed is too small");

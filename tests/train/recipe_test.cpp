@@ -52,12 +52,12 @@ TEST(Recipe, MistakesAreNamedWithARemedy) {
 }
 
 TEST(Recipe, ConfigFollowsTheRecipe) {
-  const auto recipe = load_recipe("tiny", {"model.ffn_exponent=0", "model.hidden_size=128"});
+  const auto recipe = load_recipe("tiny", {"model.ffn_exponent=0", "model.hidden_size=64"});
   const auto config = recipe_config(recipe, 1000, 3);
   EXPECT_EQ(config.vocab_size, 1024);
   EXPECT_EQ(config.eos_token_id, 3);
   EXPECT_EQ(config.channel_width, 4);
-  EXPECT_EQ(find_tier(config, "T1").capacity, (Capacity{8, config.intermediate_size})) << "mixer-only nesting";
+  EXPECT_EQ(find_tier(config, "T1").capacity, (Capacity{4, config.intermediate_size})) << "mixer-only nesting";
   const auto specialist = recipe_config(load_recipe("tiny", {"model.tier=T4"}), 1000, 3);
   EXPECT_EQ(specialist.elastic.channels, 0);
   EXPECT_EQ(full_capacity(specialist), find_tier(recipe_config(load_recipe("tiny", {}), 1000, 3), "T4").capacity);

@@ -28,7 +28,9 @@ bool injected_failure() {
   return true;
 }
 
-std::string reason() { return std::strerror(errno); }
+std::string reason() {
+  return std::strerror(errno);
+}
 
 int open_or_fail(const fs::path& path, int flags, const char* purpose) {
   const int descriptor = ::open(path.c_str(), flags | O_CLOEXEC, 0666);
@@ -64,7 +66,9 @@ void InputFile::read(std::uint64_t offset, std::span<std::byte> out) const {
     const auto got = ::pread(descriptor_, out.data() + done, out.size() - done, static_cast<off_t>(offset + done));
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) fail(ErrorKind::BadFile, "{}: read failed at byte {}: {}", path_.string(), offset + done, reason());
-    if (got == 0) fail(ErrorKind::BadFile, "{}: file ends at byte {}, expected {} more", path_.string(), offset + done, out.size() - done);
+    if (got == 0)
+      fail(ErrorKind::BadFile, "{}: file ends at byte {}, expected {} more", path_.string(), offset + done,
+           out.size() - done);
     done += static_cast<std::size_t>(got);
   }
 }
@@ -105,14 +109,17 @@ void DurableFile::write(std::span<const std::byte> bytes) {
   while (done < bytes.size()) {
     const auto put = injected_failure() ? -1 : ::write(descriptor_, bytes.data() + done, bytes.size() - done);
     if (put < 0 && errno == EINTR) continue;
-    if (put < 0) fail(ErrorKind::BadFile, "{}: write failed: {}; free some space and try again, nothing was replaced", target_.string(), reason());
+    if (put < 0)
+      fail(ErrorKind::BadFile, "{}: write failed: {}; free some space and try again, nothing was replaced",
+           target_.string(), reason());
     done += static_cast<std::size_t>(put);
   }
   written_ += bytes.size();
 }
 
 void DurableFile::commit() {
-  if (injected_failure() || ::fsync(descriptor_) != 0) fail(ErrorKind::BadFile, "{}: fsync failed: {}", target_.string(), reason());
+  if (injected_failure() || ::fsync(descriptor_) != 0)
+    fail(ErrorKind::BadFile, "{}: fsync failed: {}", target_.string(), reason());
   const int descriptor = std::exchange(descriptor_, -1);
   if (::close(descriptor) != 0) fail(ErrorKind::BadFile, "{}: close failed: {}", target_.string(), reason());
   if (injected_failure() || ::rename(temporary_.c_str(), target_.c_str()) != 0) {
@@ -149,7 +156,8 @@ void AppendFile::overwrite(std::uint64_t offset, std::span<const std::byte> byte
                                         : ::pwrite(descriptor_, bytes.data() + done, bytes.size() - done,
                                                    static_cast<off_t>(offset + done));
     if (put < 0 && errno == EINTR) continue;
-    if (put < 0) fail(ErrorKind::BadFile, "{}: write failed: {}; free some space and try again", path_.string(), reason());
+    if (put < 0)
+      fail(ErrorKind::BadFile, "{}: write failed: {}; free some space and try again", path_.string(), reason());
     done += static_cast<std::size_t>(put);
   }
 }
@@ -178,7 +186,8 @@ void write_durably(const fs::path& target, std::string_view text) {
 
 std::string read_text(const fs::path& path, std::uint64_t limit) {
   InputFile file(path);
-  if (file.size() > limit) fail(ErrorKind::BadFile, "{}: {} bytes, larger than the limit of {}", path.string(), file.size(), limit);
+  if (file.size() > limit)
+    fail(ErrorKind::BadFile, "{}: {} bytes, larger than the limit of {}", path.string(), file.size(), limit);
   std::string text(file.size(), '\0');
   file.read(0, std::as_writable_bytes(std::span(text)));
   return text;
@@ -216,7 +225,8 @@ void make_folder(const fs::path& folder) {
   std::error_code status;
   fs::create_directories(folder, status);
   if (!fs::is_directory(folder)) {
-    fail(ErrorKind::BadFile, "{}: cannot create the folder: {}", folder.string(), status ? status.message() : "a file of that name exists");
+    fail(ErrorKind::BadFile, "{}: cannot create the folder: {}", folder.string(),
+         status ? status.message() : "a file of that name exists");
   }
 }
 
@@ -247,7 +257,9 @@ std::uint64_t fail_io_call(std::uint64_t k) {
   return calls;
 }
 
-void forbid_exchange(bool forbidden) { exchange_forbidden = forbidden; }
+void forbid_exchange(bool forbidden) {
+  exchange_forbidden = forbidden;
+}
 }  // namespace testing
 
 }  // namespace essh

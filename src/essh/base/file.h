@@ -67,8 +67,8 @@ class DurableFile {
   std::uint64_t written_ = 0;
 };
 
-// A file that grows over several runs: synced at checkpoints, cut back to the last one after a crash, renamed when whole.
-// It stays on disk when abandoned.
+// A file that grows over several runs: synced at checkpoints, cut back to the last one after a crash, renamed when
+// whole. It stays on disk when abandoned.
 class AppendFile {
  public:
   // Opens or creates `path` and keeps its first `keep` bytes; a file shorter than that is an error.

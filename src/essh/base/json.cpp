@@ -82,7 +82,8 @@ class GuardedReader : public nlohmann::json_sax<Json> {
 }  // namespace
 
 Json parse_json(std::string_view text, std::string_view place, JsonLimits limits) {
-  if (text.size() > limits.bytes) fail(ErrorKind::BadFile, "{}: {} bytes of JSON, the limit is {}", place, text.size(), limits.bytes);
+  if (text.size() > limits.bytes)
+    fail(ErrorKind::BadFile, "{}: {} bytes of JSON, the limit is {}", place, text.size(), limits.bytes);
   // The parser takes a NUL for the end of the text, whatever follows it.
   if (const auto nul = text.find('\0'); nul != std::string_view::npos) {
     fail(ErrorKind::BadFile, "{}: not valid JSON at byte {}", place, nul + 1);

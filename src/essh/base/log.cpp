@@ -19,9 +19,13 @@ spdlog::logger& logger() {
 }
 }  // namespace
 
-void set_level(Level level) { current_level = level; }
+void set_level(Level level) {
+  current_level = level;
+}
 
-Level level() { return current_level; }
+Level level() {
+  return current_level;
+}
 
 void write(Level level, std::string_view prefix, std::string_view message) {
   if (level <= current_level.load()) logger().info("{}{}", prefix, message);

@@ -11,7 +11,9 @@
 
 namespace essh {
 
-bool terminal_output() { return ::isatty(STDERR_FILENO) == 1; }
+bool terminal_output() {
+  return ::isatty(STDERR_FILENO) == 1;
+}
 
 bool colours_wanted() {
   const char* no_color = std::getenv("NO_COLOR");
@@ -19,14 +21,21 @@ bool colours_wanted() {
 }
 
 Progress::Progress(std::string title, double total, std::string unit, double scale)
-    : title_(std::move(title)), unit_(std::move(unit)), total_(total), scale_(scale), terminal_(terminal_output()),
-      start_(Clock::now()), drawn_(terminal_ ? start_ - std::chrono::hours(1) : start_) {}
+    : title_(std::move(title)),
+      unit_(std::move(unit)),
+      total_(total),
+      scale_(scale),
+      terminal_(terminal_output()),
+      start_(Clock::now()),
+      drawn_(terminal_ ? start_ - std::chrono::hours(1) : start_) {}
 
 Progress::~Progress() {
   if (!finished_ && terminal_ && log::level() != log::Level::Quiet) fmt::print(stderr, "\n");
 }
 
-double Progress::elapsed() const { return std::chrono::duration<double>(Clock::now() - start_).count(); }
+double Progress::elapsed() const {
+  return std::chrono::duration<double>(Clock::now() - start_).count();
+}
 
 void Progress::update(double done, std::string_view note) {
   if (first_ < 0) first_ = done;
@@ -49,8 +58,10 @@ void Progress::draw(double done, std::string_view note, bool last) {
   std::string line = title_;
   if (total_ > 0) line += fmt::format(" {:3.0f}%", 100.0 * done / total_);
   line += fmt::format("  {:.4g} {}/s", rate / scale_, unit_);
-  if (last) line += fmt::format("  in {}", format_duration(seconds));
-  else if (total_ > 0 && rate > 0) line += fmt::format("  ETA {}", format_duration((total_ - done) / rate));
+  if (last)
+    line += fmt::format("  in {}", format_duration(seconds));
+  else if (total_ > 0 && rate > 0)
+    line += fmt::format("  ETA {}", format_duration((total_ - done) / rate));
   if (!note.empty()) line += fmt::format("  {}", note);
   if (terminal_) {
     winsize size{};

@@ -6,8 +6,8 @@
 
 namespace essh {
 
-// A line on standard error: what is done, how fast, how long still. On a terminal it redraws in place ten times a second;
-// in a pipe it prints a plain line every ten seconds. Quiet when `log::Level::Quiet` is set.
+// A line on standard error: what is done, how fast, how long still. On a terminal it redraws in place ten times a
+// second; in a pipe it prints a plain line every ten seconds. Quiet when `log::Level::Quiet` is set.
 class Progress {
  public:
   // `unit` follows the rate ("MB", "tok"); `scale` is what one unit is worth in the counts given to update().

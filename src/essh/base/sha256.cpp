@@ -23,7 +23,9 @@ Sha256::Sha256() : context_(std::make_unique<Context>()) {
 
 Sha256::~Sha256() = default;
 
-void Sha256::update(std::span<const std::byte> bytes) { EVP_DigestUpdate(context_->handle, bytes.data(), bytes.size()); }
+void Sha256::update(std::span<const std::byte> bytes) {
+  EVP_DigestUpdate(context_->handle, bytes.data(), bytes.size());
+}
 
 std::string Sha256::hex() {
   unsigned char digest[EVP_MAX_MD_SIZE];

@@ -70,8 +70,10 @@ struct ThreadPool::Team {
     wake.notify_all();
     perform(0);
     for (int spin = 0; running.load(std::memory_order_acquire) != 0; ++spin) {
-      if (spin < kSpins) pause_core();
-      else std::this_thread::yield();
+      if (spin < kSpins)
+        pause_core();
+      else
+        std::this_thread::yield();
     }
     if (error) std::rethrow_exception(error);
   }
@@ -93,7 +95,9 @@ ThreadPool::~ThreadPool() {
   for (auto& worker : team_->workers) worker.join();
 }
 
-int ThreadPool::threads() const { return static_cast<int>(team_->workers.size()) + 1; }
+int ThreadPool::threads() const {
+  return static_cast<int>(team_->workers.size()) + 1;
+}
 
 void ThreadPool::split(std::int64_t count, const std::function<void(std::int64_t, std::int64_t, int)>& body) {
   if (count <= 0) return;

@@ -15,8 +15,8 @@ class ThreadPool {
 
   int threads() const;
 
-  // Calls body(begin, end, thread) so that the ranges cover [0, count) once, one contiguous range per thread. Returns when
-  // all are done; the first exception of a body is thrown here. Not for use from inside a body.
+  // Calls body(begin, end, thread) so that the ranges cover [0, count) once, one contiguous range per thread. Returns
+  // when all are done; the first exception of a body is thrown here. Not for use from inside a body.
   void split(std::int64_t count, const std::function<void(std::int64_t, std::int64_t, int)>& body);
   // Calls body(index, thread) for each index of [0, count), indices taken from a shared counter.
   void each(std::int64_t count, const std::function<void(std::int64_t, int)>& body);

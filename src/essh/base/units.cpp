@@ -20,7 +20,9 @@ std::string scaled(double value, const std::array<const char*, 5>& names) {
 }
 }  // namespace
 
-std::string format_bytes(double bytes) { return scaled(bytes, {"B", "kB", "MB", "GB", "TB"}); }
+std::string format_bytes(double bytes) {
+  return scaled(bytes, {"B", "kB", "MB", "GB", "TB"});
+}
 
 std::string format_count(double count) {
   auto text = scaled(count, {"", "k", "M", "B", "T"});
@@ -40,11 +42,24 @@ std::uint64_t parse_bytes(std::string_view text, std::string_view place) {
   double value = 0;
   const auto [rest, status] = std::from_chars(text.data(), text.data() + text.size(), value);
   std::string unit(rest, text.data() + text.size());
-  std::transform(unit.begin(), unit.end(), unit.begin(), [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c; });
-  static constexpr std::array<std::pair<const char*, double>, 14> kUnits{{{"", 1.0}, {"b", 1.0}, {"k", 1e3}, {"kb", 1e3}, {"m", 1e6},
-      {"mb", 1e6}, {"g", 1e9}, {"gb", 1e9}, {"t", 1e12}, {"tb", 1e12}, {"kib", 1024.0}, {"mib", 1048576.0}, {"gib", 1073741824.0},
-      {"tib", 1099511627776.0}}};
-  const auto* found = std::find_if(kUnits.begin(), kUnits.end(), [&](const auto& entry) { return unit == entry.first; });
+  std::transform(unit.begin(), unit.end(), unit.begin(),
+                 [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c; });
+  static constexpr std::array<std::pair<const char*, double>, 14> kUnits{{{"", 1.0},
+                                                                          {"b", 1.0},
+                                                                          {"k", 1e3},
+                                                                          {"kb", 1e3},
+                                                                          {"m", 1e6},
+                                                                          {"mb", 1e6},
+                                                                          {"g", 1e9},
+                                                                          {"gb", 1e9},
+                                                                          {"t", 1e12},
+                                                                          {"tb", 1e12},
+                                                                          {"kib", 1024.0},
+                                                                          {"mib", 1048576.0},
+                                                                          {"gib", 1073741824.0},
+                                                                          {"tib", 1099511627776.0}}};
+  const auto* found =
+      std::find_if(kUnits.begin(), kUnits.end(), [&](const auto& entry) { return unit == entry.first; });
   if (status != std::errc{} || found == kUnits.end() || !(value >= 0) || value * found->second > 9e18) {
     fail(ErrorKind::Usage, "{}: \"{}\" is not a size; write it as 4096, 300MB or 1.5GiB", place, text.substr(0, 40));
   }

@@ -525,7 +525,8 @@ const std::uint8_t kClasses[17664] = {
 
 std::uint8_t unicode_class_bits(char32_t code) {
   if (code > 0x10FFFF) return 0;
-  const std::size_t place = (std::size_t{kBlocks[code >> kBlockBits]} << kBlockBits) | (code & ((1u << kBlockBits) - 1));
+  const std::size_t place =
+      (std::size_t{kBlocks[code >> kBlockBits]} << kBlockBits) | (code & ((1u << kBlockBits) - 1));
   return static_cast<std::uint8_t>((kClasses[place >> 1] >> (place & 1 ? 4 : 0)) & 15);
 }
 

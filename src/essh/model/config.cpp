@@ -109,7 +109,12 @@ ModelConfig preset(const std::string& name) {
   }
   if (name == "dna") return family(12, 64, 256, 4, {}, 8, 0);
   if (name == "synthetic") return family(8192, 128, 512, 2, {1}, 24, 4096);
-  if (name == "tiny") return family(4096, 256, 768, 4, {2}, 8, 256);
+  if (name == "tiny") {
+    // Sixteen channels keep eight values each at this width.
+    auto c = family(2048, 128, 512, 4, {2}, 8, 256);
+    c.spectral_channels = c.elastic.channels = 16;
+    return c;
+  }
   const auto names = preset_names();
   fail(ErrorKind::Usage, "no preset is called \"{}\"{} (there are {})", name.substr(0, 60), suggestion(name, names),
        fmt::join(names, ", "));
