@@ -147,7 +147,8 @@ TEST_F(FolderWriterTest, AKilledProcessLeavesAWholeFolder) {
     if (child == 0) {
       for (int version = highest + 1;; ++version) write_version(target, version);
     }
-    ::usleep(static_cast<useconds_t>(1.0 + one_write.count() * 5.0 * rng.uniform()));
+    // A fork alone may take longer than a write.
+    ::usleep(static_cast<useconds_t>((round % 2 == 0 ? 1.0 : 20000.0) + one_write.count() * 5.0 * rng.uniform()));
     ::kill(child, SIGKILL);
     ::waitpid(child, nullptr, 0);
     const int version = whole_version(target);

@@ -1,5 +1,6 @@
 #pragma once
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <utility>
 
@@ -73,6 +74,17 @@ inline void tile(Strided<T> a, const T* b, Index b_stride, T* c, Index c_stride,
   }
 }
 
+// One element as the vectors do it: fused where the processor has the instruction. Left to the compiler, a lone element
+// is sometimes fused and sometimes not.
+template <class T>
+inline T multiply_add(T a, T b, T sum) {
+#if defined(__FMA__) || defined(__ARM_FEATURE_FMA)
+  return std::fma(a, b, sum);
+#else
+  return a * b + sum;
+#endif
+}
+
 template <Into into, class T, int Rows>
 inline void row_block(Strided<T> a, const T* b, Index b_stride, T* c, Index c_stride, Index columns, Index begin,
                       Index end) {
@@ -92,8 +104,13 @@ inline void row_block(Strided<T> a, const T* b, Index b_stride, T* c, Index c_st
     constexpr Index kFew = 16 / static_cast<Index>(sizeof(T));
     for (; j + kFew <= columns; j += kFew) tile<T, Rows, 1, 16, into>(a, b + j, b_stride, c + j, c_stride, begin, end);
   }
-  for (; j < columns; ++j)
-    tile<T, Rows, 1, static_cast<int>(sizeof(T)), into>(a, b + j, b_stride, c + j, c_stride, begin, end);
+  for (; j < columns; ++j) {
+    for (int i = 0; i < Rows; ++i) {
+      T sum = into == Into::Add ? c[i * c_stride + j] : T(0);
+      for (Index k = begin; k < end; ++k) sum = multiply_add(a.data[i * a.row + k * a.col], b[k * b_stride + j], sum);
+      c[i * c_stride + j] = sum;
+    }
+  }
 }
 
 }  // namespace detail
