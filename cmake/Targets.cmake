@@ -4,7 +4,9 @@ target_link_libraries(essh_options INTERFACE Threads::Threads fmt::fmt)
 target_compile_options(essh_options INTERFACE
   $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wno-sign-conversion -Werror>
   # errno of libm is never read, and contraction is fixed so that every build of one machine rounds alike.
-  $<$<COMPILE_LANGUAGE:CXX>:-fno-math-errno -ffp-contract=fast>)
+  $<$<COMPILE_LANGUAGE:CXX>:-fno-math-errno -ffp-contract=fast>
+  # GCC 13 otherwise leaves sums of products unfused for some processors, vectors and lone elements differently.
+  $<$<COMPILE_LANG_AND_ID:CXX,GNU>:--param=avoid-fma-max-bits=0>)
 if(ESSH_NATIVE)
   target_compile_options(essh_options INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-march=native>)
 endif()

@@ -15,6 +15,7 @@ void add_all(CLI::App& app) {
   add_logits(app);
   add_generate(app);
   add_doctor(app);
+  add_convert(app);
 }
 
 }  // namespace essh::verbs

@@ -1,8 +1,7 @@
 #pragma once
 #include <CLI/CLI.hpp>
 
-// Each verb adds its sub-command and, as callback, what runs it. Results go to standard output, words to standard
-// error.
+// Each verb adds its sub-command and, as callback, what runs it. Results go to standard output, words to standard error.
 namespace essh::verbs {
 
 void add_init(CLI::App& app);
@@ -17,6 +16,7 @@ void add_verify(CLI::App& app);
 void add_logits(CLI::App& app);
 void add_generate(CLI::App& app);
 void add_doctor(CLI::App& app);
+void add_convert(CLI::App& app);
 
 // All of them, in the order of the help.
 void add_all(CLI::App& app);

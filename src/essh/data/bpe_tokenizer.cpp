@@ -4,7 +4,7 @@
 #include <array>
 
 #include "essh/base/error.h"
-#include "essh/base/log.h"
+#include "essh/base/utf8.h"
 #include "essh/data/byte_alphabet.h"
 #include "essh/data/tokenizer_json.h"
 
@@ -28,21 +28,21 @@ void check_added(const BpeSpec& spec, const std::string& place) {
   std::unordered_map<std::string_view, TokenId> contents;
   std::unordered_map<TokenId, std::string_view> ids;
   for (const AddedToken& token : spec.added) {
-    const std::string_view shown = std::string_view(token.content).substr(0, 80);
+    const std::string shown = in_quotes(token.content);
     if (token.content.empty() || token.content.size() > kMaxAddedBytes) {
       fail(ErrorKind::BadFile, "{}: added token {} must have 1 to {} bytes, it has {}", place, token.id, kMaxAddedBytes,
            token.content.size());
     }
     if (token.id < 0 || token.id >= kMaxVocabulary) {
-      fail(ErrorKind::BadFile, "{}: added token \"{}\" has the id {}; ids go from 0 to {}", place, shown, token.id,
+      fail(ErrorKind::BadFile, "{}: added token {} has the id {}; ids go from 0 to {}", place, shown, token.id,
            kMaxVocabulary - 1);
     }
     if (!contents.emplace(token.content, token.id).second) {
-      fail(ErrorKind::BadFile, "{}: added token \"{}\" occurs twice", place, shown);
+      fail(ErrorKind::BadFile, "{}: added token {} occurs twice", place, shown);
     }
     if (!ids.emplace(token.id, token.content).second) {
-      fail(ErrorKind::BadFile, "{}: the id {} belongs to two added tokens, \"{}\" and \"{}\"", place, token.id, shown,
-           ids[token.id].substr(0, 80));
+      fail(ErrorKind::BadFile, "{}: the id {} belongs to two added tokens, {} and {}", place, token.id, shown,
+           in_quotes(ids[token.id]));
     }
   }
 }
@@ -93,7 +93,7 @@ BpeSpec checked(BpeSpec spec, const std::string& place) {
   return spec;
 }
 
-std::array<TokenId, 256> byte_ids(const BpeSpec& spec, const std::string& place) {
+std::array<TokenId, 256> byte_ids(const BpeSpec& spec) {
   std::array<TokenId, 256> ids;
   ids.fill(-1);
   for (std::size_t id = 0; id < spec.vocab.size(); ++id) {
@@ -101,9 +101,6 @@ std::array<TokenId, 256> byte_ids(const BpeSpec& spec, const std::string& place)
     if (entry.present && !entry.literal && entry.bytes.size() == 1) {
       ids[static_cast<std::uint8_t>(entry.bytes.front())] = static_cast<TokenId>(id);
     }
-  }
-  if (const auto missing = std::count(ids.begin(), ids.end(), -1)) {
-    log::warn("{}: {} of the 256 bytes have no token; they are left out of what is encoded", place, missing);
   }
   return ids;
 }
@@ -120,7 +117,7 @@ AddedTokenFinder finder(const BpeSpec& spec, bool normalized) {
 BpeTokenizer::BpeTokenizer(BpeSpec spec, const std::string& place)
     : spec_(checked(std::move(spec), place)),
       pretokenizer_(spec_.steps, place),
-      bpe_(byte_ids(spec_, place), spec_.merges),
+      bpe_(byte_ids(spec_), spec_.merges),
       plain_added_(finder(spec_, false)),
       normalized_added_(finder(spec_, true)) {
   std::size_t size = spec_.vocab.size();
@@ -142,8 +139,8 @@ BpeTokenizer::BpeTokenizer(BpeSpec spec, const std::string& place)
     Known& known = tokens_[static_cast<std::size_t>(token.id)];
     if ((other != words_.end() && other->second != token.id) ||
         (!known.bytes.empty() && known.bytes != token.content && known.bytes != written)) {
-      fail(ErrorKind::BadFile, "{}: added token \"{}\" has the id {}, which the vocabulary gives otherwise", place,
-           std::string_view(token.content).substr(0, 80), token.id);
+      fail(ErrorKind::BadFile, "{}: added token {} has the id {}, which the vocabulary gives otherwise", place,
+           in_quotes(token.content), token.id);
     }
     known = {token.content, token.special};
   }
@@ -192,6 +189,11 @@ std::optional<TokenId> BpeTokenizer::token_id(std::string_view bytes) const {
   }
   const auto found = words_.find(bytes);
   return found == words_.end() ? std::nullopt : std::optional(found->second);
+}
+
+int BpeTokenizer::bytes_without_token() const {
+  const auto ids = byte_ids(spec_);
+  return static_cast<int>(std::count(ids.begin(), ids.end(), -1));
 }
 
 void BpeTokenizer::set_text_ends(std::optional<TokenId> bos, std::optional<TokenId> eos) {

@@ -50,6 +50,8 @@ class BpeTokenizer : public Tokenizer {
   std::string to_json() const override;
 
   const BpeSpec& spec() const { return spec_; }
+  // How many of the 256 bytes are left out when they are met.
+  int bytes_without_token() const;
   // Before it is shared between threads.
   void set_text_ends(std::optional<TokenId> bos, std::optional<TokenId> eos);
 

@@ -6,6 +6,7 @@
 
 #include "essh/base/error.h"
 #include "essh/base/progress.h"
+#include "essh/base/utf8.h"
 #include "essh/data/byte_alphabet.h"
 #include "essh/data/tokenizer_ranks.h"
 
@@ -154,7 +155,7 @@ void check_training_options(const BpeTrainingOptions& options) {
     const std::string& token = options.special_tokens[i];
     const auto end = options.special_tokens.begin() + static_cast<std::ptrdiff_t>(i);
     if (token.size() < 2 || std::find(options.special_tokens.begin(), end, token) != end) {
-      fail(ErrorKind::Usage, "the special token \"{}\" must be longer than one byte and be given once", token);
+      fail(ErrorKind::Usage, "the special token {} must be longer than one byte and be given once", in_quotes(token));
     }
   }
   pattern_steps(options.pattern);

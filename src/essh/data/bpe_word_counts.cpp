@@ -14,6 +14,8 @@ constexpr std::size_t kLongestBlock = 8 << 20;
 // A round of counting; rare words are forgotten between rounds only, so its size is part of the result.
 constexpr std::size_t kRoundBytes = 16 << 20;
 constexpr std::size_t kRoundBlocks = 4096;
+// Each merge walks the words it is in from end to end, so that words without end (DNA, base64) are counted in pieces.
+constexpr std::size_t kLongestWord = 4096;
 
 AddedTokenFinder special_finder(const std::vector<std::string>& contents) {
   std::vector<AddedToken> tokens;
@@ -61,8 +63,9 @@ void BpeWordCounter::add_file(const std::filesystem::path& path) {
     offset += step;
     if (offset == file.size()) break;
     const std::size_t cut = safe_cut(buffer);
-    // A cut in the upper half only: otherwise more text will show a better one.
-    if (cut < buffer.size() / 2 || (cut == buffer.size() && cut < kLongestBlock)) continue;
+    // More text will show a better place than one far back or none at all.
+    const bool good = cut < buffer.size() && cut >= buffer.size() / 2;
+    if (!good && buffer.size() < kLongestBlock) continue;
     add_block(buffer.substr(0, cut));
     buffer.erase(0, cut);
   }
@@ -84,11 +87,10 @@ std::size_t BpeWordCounter::safe_cut(std::string_view text) const {
   for (std::size_t cut = text.size(); cut-- > 1;) {
     if ((text[cut] == ' ' || text[cut] == '\n') && is_ascii_letter(text[cut - 1]) && !splits_special(cut)) return cut;
   }
-  const std::size_t last = utf8_previous(text, text.size());
   for (std::size_t back = 1; back <= 3 && back < text.size(); ++back) {
     if (utf8_char(text, text.size() - back).cut) return text.size() - back;
   }
-  return last > 0 ? text.size() : 1;
+  return text.size();
 }
 
 void BpeWordCounter::add_block(std::string block) {
@@ -102,12 +104,21 @@ void BpeWordCounter::add_block(std::string block) {
 void BpeWordCounter::count_blocks() {
   pool_.each(static_cast<std::int64_t>(waiting_.size()), [&](std::int64_t index, int thread) {
     WordCounts& counts = per_thread_[static_cast<std::size_t>(thread)];
-    const auto on_word = [&](std::string_view word) {
+    const auto count_word = [&](std::string_view word) {
       if (const auto found = counts.find(word); found != counts.end()) {
         ++found->second;
       } else {
         counts.emplace(word, 1);
       }
+    };
+    const auto on_word = [&](std::string_view word) {
+      while (word.size() > kLongestWord) {
+        std::size_t cut = kLongestWord;
+        while (cut > kLongestWord - 4 && (static_cast<unsigned char>(word[cut]) & 0xC0) == 0x80) --cut;
+        count_word(word.substr(0, cut));
+        word.remove_prefix(cut);
+      }
+      count_word(word);
     };
     finder_.split(
         waiting_[static_cast<std::size_t>(index)], true,

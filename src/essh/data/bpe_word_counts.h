@@ -19,7 +19,8 @@ struct StringHash {
 };
 using WordCounts = std::unordered_map<std::string, std::uint64_t, StringHash, std::equal_to<>>;
 
-// How often each word occurs in texts and files. The counts depend on the input and its order, never on the threads.
+// How often each word occurs in texts and files; words over 4096 bytes count in pieces. The counts depend on the input
+// and its order, never on the threads.
 class BpeWordCounter {
  public:
   // `pattern` is "gpt2" or "llama3". The text is cut at special tokens, which are not counted. When more than

@@ -20,7 +20,7 @@ namespace {
 
 constexpr std::size_t kLongestPattern = 16384;
 // Steps of one match; a sane pattern needs a few per character of the word it finds.
-constexpr std::uint32_t kMatchLimit = 50'000'000;
+constexpr std::uint32_t kMatchLimit = 20'000'000;
 constexpr std::uint32_t kDepthLimit = 1'000'000;
 constexpr std::uint32_t kHeapLimitKilobytes = 65536;
 constexpr std::size_t kJitStackStart = 32 << 10;

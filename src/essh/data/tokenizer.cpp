@@ -3,7 +3,9 @@
 #include "essh/base/error.h"
 #include "essh/base/file.h"
 #include "essh/base/json.h"
+#include "essh/base/log.h"
 #include "essh/base/sha256.h"
+#include "essh/base/utf8.h"
 #include "essh/data/bpe_tokenizer.h"
 #include "essh/data/tokenizer_json.h"
 #include "essh/data/tokenizer_ranks.h"
@@ -63,7 +65,7 @@ std::unique_ptr<Tokenizer> read_tokenizer_folder(const fs::path& folder) {
       if (!text) continue;
       ends[i] = tokenizer->token_id(*text);
       if (!ends[i]) {
-        fail(ErrorKind::BadFile, "{}: {} \"{}\" is not in {}", config_path.string(), keys[i], text->substr(0, 80),
+        fail(ErrorKind::BadFile, "{}: {} {} is not in {}", config_path.string(), keys[i], in_quotes(*text),
              path.string());
       }
     }
@@ -105,12 +107,16 @@ const std::string& Tokenizer::hash() const {
 }
 
 std::unique_ptr<Tokenizer> load_tokenizer(const fs::path& path) {
-  if (fs::is_directory(path)) return read_tokenizer_folder(path);
   if (!fs::exists(path)) {
     if (path == "bytes") return make_byte_tokenizer();
     if (path == "nucleotides") return make_nucleotide_tokenizer();
   }
-  return read_tokenizer_file(path);
+  auto tokenizer = fs::is_directory(path) ? read_tokenizer_folder(path) : read_tokenizer_file(path);
+  const auto* bpe = dynamic_cast<const BpeTokenizer*>(tokenizer.get());
+  if (const int missing = bpe != nullptr ? bpe->bytes_without_token() : 0) {
+    log::warn("{}: {} of the 256 bytes have no token; they are left out of what is encoded", path.string(), missing);
+  }
+  return tokenizer;
 }
 
 std::unique_ptr<Tokenizer> make_byte_tokenizer() {

@@ -6,6 +6,7 @@
 #include "essh/base/error.h"
 #include "essh/base/json.h"
 #include "essh/base/log.h"
+#include "essh/base/utf8.h"
 #include "essh/data/byte_alphabet.h"
 #include "essh/data/tokenizer_nucleotide.h"
 
@@ -80,7 +81,7 @@ std::vector<Part> components(const Json& value, const char* list, const std::str
 }
 
 [[noreturn]] void unsupported(const Part& part, std::string_view remedy) {
-  fail(ErrorKind::Unsupported, "{}: \"{}\" is not supported; {}", part.place(), part.type().substr(0, 80), remedy);
+  fail(ErrorKind::Unsupported, "{}: {} is not supported; {}", part.place(), in_quotes(part.type()), remedy);
 }
 
 SplitStep read_split(const Part& part) {
@@ -211,8 +212,7 @@ void read_merges(const Part& model, const std::unordered_map<std::string_view, T
                                    std::pair(std::string_view(both), &found.result)}) {
       const auto entry = ids.find(text);
       if (entry == ids.end()) {
-        fail(ErrorKind::BadFile, "{}[{}]: \"{}\" is not in the vocabulary", model.name("merges"), rank,
-             text.substr(0, 80));
+        fail(ErrorKind::BadFile, "{}[{}]: {} is not in the vocabulary", model.name("merges"), rank, in_quotes(text));
       }
       *id = entry->second;
     }
@@ -332,7 +332,7 @@ std::unique_ptr<Tokenizer> read_tokenizer_json(std::string_view text, const std:
     if (part.type() != "ByteLevel") unsupported(part, "only \"ByteLevel\" is");
   }
   for (const char* key : {"truncation", "padding"}) {
-    if (!root.at(key).is_null()) log::warn("{} is not used: texts are encoded whole", root.name(key));
+    if (!root.at(key).is_null()) log::info("{} is not used: texts are encoded whole", root.name(key));
   }
   read_added(root, spec);
   read_model(model, spec);

@@ -7,6 +7,7 @@
 #include <unordered_map>
 
 #include "essh/base/error.h"
+#include "essh/base/utf8.h"
 #include "essh/data/byte_alphabet.h"
 
 namespace essh {
@@ -137,7 +138,7 @@ std::vector<PreTokenizerStep> pattern_steps(std::string_view name) {
     return {SplitStep{.pattern = std::string(kLlama3Pattern)},
             ByteLevelStep{.add_prefix_space = false, .use_regex = false}};
   }
-  fail(ErrorKind::Usage, "the pattern \"{}\" is not known; there are gpt2 and llama3", name.substr(0, 80));
+  fail(ErrorKind::Usage, "the pattern {} is not known; there are gpt2 and llama3", in_quotes(name));
 }
 
 BpeSpec read_rank_file(std::string_view text, const std::string& place) {

@@ -23,7 +23,7 @@ data: {context: 256}
 optimizer: {rate: 3.0e-3, warmup: 0.03}
 elastic: {warmup_tokens: 2.0e5, full_share: 0.5, ordering_period: 50}
 run: {steps: 600, batch: 16, micro_batch: 4, validate_every: 100, checkpoint_every: 100, validation_windows: 32}
-refine: {steps: 60, batch: 16, rate: 3.0e-4}
+refine: {steps: 60, batch: 16, rate: 1.0e-4}
 )"},
     {"370m", R"(model: {preset: 370m}
 data: {context: 2048}
@@ -42,7 +42,7 @@ data: {context: 1024}
 optimizer: {rate: 3.0e-3}
 elastic: {warmup_tokens: 1.0e6, ordering_period: 100}
 run: {steps: 2000, batch: 32, micro_batch: 8, validate_every: 200, checkpoint_every: 500, validation_windows: 64}
-refine: {steps: 200, batch: 16, rate: 3.0e-4}
+refine: {steps: 200, batch: 16, rate: 1.5e-4}
 )"},
 }};
 
