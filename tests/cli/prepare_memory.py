@@ -7,8 +7,8 @@ import unittest
 
 from _command import ESSH
 
-SIZE = 300_000_000
-LIMIT_KB = 200_000  # what shards, blocks and the program itself may take
+SIZE = 200_000_000
+LIMIT_KB = 150_000  # what shards, blocks and the program itself may take
 
 
 class PrepareMemory(unittest.TestCase):

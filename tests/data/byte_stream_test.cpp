@@ -64,7 +64,8 @@ TEST_F(ByteStreamTest, DamagedGzipNamesTheFile) {
 }
 
 TEST_F(ByteStreamTest, Zstd) {
-  const auto path = write("a.zst", std::string(kZstd) + std::string(kZstd));
+  const auto skippable = std::string("\x53\x2a\x4d\x18\x02\x00\x00\x00hi", 10);
+  const auto path = write("a.zst", skippable + std::string(kZstd) + std::string(kZstd));
   const auto cut = write("cut.zst", kZstd.substr(0, kZstd.size() - 2));
   if (!zstd_available()) {
     EXPECT_NE(message_of([&] { read_all(path); }).find("libzstd"), std::string::npos);

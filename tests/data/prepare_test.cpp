@@ -121,10 +121,14 @@ TEST_F(PrepareTest, AnyFailingCallThenRestartGivesTheSameBytes) {
 TEST_F(PrepareTest, RunningAgainIsFree) {
   const auto chosen = options("data", {write_jsonl("a.jsonl", random_documents(10, 1, 100))});
   EXPECT_FALSE(prepare(chosen, byte_encoder()).already);
+  write("data/prepare.state.json.tmp-77", "left by a killed run");
   EXPECT_TRUE(prepare(chosen, byte_encoder()).already);
+  EXPECT_FALSE(fs::exists(chosen.folder / "prepare.state.json.tmp-77"));
   auto other = chosen;
   other.field = "body";
   EXPECT_NE(message_of([&] { prepare(other, byte_encoder()); }).find("--field was \"text\""), std::string::npos);
+  fs::remove(chosen.folder / "train-00000.bin");
+  EXPECT_NE(message_of([&] { prepare(chosen, byte_encoder()); }).find("train-00000.bin"), std::string::npos);
 }
 
 TEST_F(PrepareTest, ASourceThatChangedBetweenRestartsIsNamed) {
@@ -190,6 +194,8 @@ TEST_F(PrepareTest, FoldersPatternsAndBinaryFiles) {
   chosen.valid_fraction = 0;
   prepare(chosen, byte_encoder());
   EXPECT_EQ(documents_of(Dataset(chosen.folder).train()), (std::vector<std::string>{"z", "b"}));
+  chosen = options("in", {(folder / "in").string()});
+  EXPECT_NE(message_of([&] { prepare(chosen, byte_encoder()); }).find("the folder to write to"), std::string::npos);
   chosen = options("x", {(folder / "in/image").string()});
   EXPECT_NE(message_of([&] { prepare(chosen, byte_encoder()); }).find("binary"), std::string::npos);
   chosen = options("x", {(folder / "no*").string()});

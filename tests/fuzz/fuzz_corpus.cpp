@@ -8,6 +8,7 @@
 #include "essh/data/json_field_scanner.h"
 #include "tests/fuzz/fuzz_main.h"
 #include "tests/fuzz/mutate.h"
+#include "tests/fuzz/scratch_folder.h"
 
 namespace essh {
 namespace {
@@ -30,7 +31,7 @@ std::string gzip(std::string_view text) {
 class CorpusFuzzer {
  public:
   explicit CorpusFuzzer(std::uint64_t seed)
-      : path_(std::filesystem::temp_directory_path() / fmt::format("essh-fuzz-corpus-{}-{}", ::getpid(), seed)),
+      : path_(fuzz::scratch_folder() / fmt::format("essh-fuzz-corpus-{}-{}", ::getpid(), seed)),
         mutator_(seed, {"{",
                         "}",
                         "[",

@@ -8,6 +8,7 @@
 #include "essh/data/prepare.h"
 #include "tests/fuzz/fuzz_main.h"
 #include "tests/fuzz/mutate.h"
+#include "tests/fuzz/scratch_folder.h"
 
 namespace essh {
 namespace {
@@ -21,7 +22,7 @@ void write_file(const fs::path& path, std::string_view bytes) {
 class ShardFuzzer {
  public:
   explicit ShardFuzzer(std::uint64_t seed)
-      : folder_(fs::temp_directory_path() / fmt::format("essh-fuzz-shards-{}-{}", ::getpid(), seed)),
+      : folder_(fuzz::scratch_folder() / fmt::format("essh-fuzz-shards-{}-{}", ::getpid(), seed)),
         mutator_(seed,
                  {"{", "}", "[", "]", ",", "\"", "\"tokens\":", "\"file\":", "../", "/etc/passwd", "train-00001.bin",
                   "-1", "1e300", "281474976710656", "9223372036854775807", "null", std::string(1, '\0'), "ESSHTOKS"}) {

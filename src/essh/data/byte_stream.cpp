@@ -29,7 +29,7 @@ class RawStream : public ByteStream {
       : name_(path == "-" ? "standard input" : path.string()),
         descriptor_(path == "-" ? STDIN_FILENO : ::open(path.c_str(), O_RDONLY | O_CLOEXEC)),
         owned_(path != "-"),
-        buffer_(kInputBytes) {
+        buffer_(std::make_unique_for_overwrite<char[]>(kInputBytes)) {
     if (descriptor_ < 0) fail(ErrorKind::BadFile, "{}: cannot open for reading: {}", name_, std::strerror(errno));
     struct stat status {};
     if (::fstat(descriptor_, &status) != 0) fail(ErrorKind::BadFile, "{}: {}", name_, std::strerror(errno));
@@ -47,13 +47,12 @@ class RawStream : public ByteStream {
   // What is buffered, at least `wanted` bytes unless the file ends.
   std::span<const char> peek(std::size_t wanted) {
     while (end_ - begin_ < wanted && !ended_) {
-      std::copy(buffer_.begin() + static_cast<std::ptrdiff_t>(begin_),
-                buffer_.begin() + static_cast<std::ptrdiff_t>(end_), buffer_.begin());
+      std::memmove(buffer_.get(), buffer_.get() + begin_, end_ - begin_);
       end_ -= begin_;
       begin_ = 0;
-      end_ += read_file(std::span(buffer_).subspan(end_));
+      end_ += read_file(std::span(buffer_.get(), kInputBytes).subspan(end_));
     }
-    return std::span<const char>(buffer_).subspan(begin_, end_ - begin_);
+    return {buffer_.get() + begin_, end_ - begin_};
   }
   void use(std::size_t count) {
     begin_ += count;
@@ -63,7 +62,7 @@ class RawStream : public ByteStream {
   std::size_t read(std::span<char> out) override {
     if (begin_ < end_) {
       const auto take = std::min(out.size(), end_ - begin_);
-      std::copy_n(buffer_.begin() + static_cast<std::ptrdiff_t>(begin_), take, out.begin());
+      std::copy_n(buffer_.get() + begin_, take, out.begin());
       use(take);
       return take;
     }
@@ -102,7 +101,7 @@ class RawStream : public ByteStream {
   bool ended_ = false;
   std::uint64_t size_ = 0;
   std::uint64_t consumed_ = 0;
-  std::vector<char> buffer_;
+  std::unique_ptr<char[]> buffer_;
   std::size_t begin_ = 0;
   std::size_t end_ = 0;
 };
@@ -210,10 +209,13 @@ bool starts_with(std::span<const char> bytes, std::span<const unsigned char> mag
 std::unique_ptr<ByteStream> open_byte_stream(const std::filesystem::path& path) {
   constexpr unsigned char kGzip[] = {0x1f, 0x8b};
   constexpr unsigned char kZstd[] = {0x28, 0xb5, 0x2f, 0xfd};
+  constexpr unsigned char kSkippable[] = {0x2a, 0x4d, 0x18};
   auto raw = std::make_unique<RawStream>(path);
   const auto start = raw->peek(4);
   if (starts_with(start, kGzip)) return std::make_unique<GzipStream>(std::move(raw));
-  if (starts_with(start, kZstd)) {
+  // Parallel compressors put a skippable frame, 5? 2A 4D 18, in front.
+  const bool skippable = starts_with(start.subspan(start.empty() ? 0 : 1), kSkippable) && (start[0] & 0xf0) == 0x50;
+  if (starts_with(start, kZstd) || skippable) {
 #if ESSH_HAVE_ZSTD
     return std::make_unique<ZstdStream>(std::move(raw));
 #else

@@ -119,6 +119,10 @@ DatasetPlan plan_from_json(const Json& object, const std::string& place) {
   read_fields(plan, object, place, UnknownKeys::Ignore);
   if (plan.tokens.tokenizer_hash.size() > 64)
     fail(ErrorKind::BadFile, "{}: tokenizer: hash is longer than 64 characters", place);
+  if (plan.eos_id >= plan.tokens.vocab_size) {
+    fail(ErrorKind::BadFile, "{}: eos_id {} is outside the vocabulary of {}", place, plan.eos_id,
+         plan.tokens.vocab_size);
+  }
   if (plan.part > plan.parts) fail(ErrorKind::BadFile, "{}: part {} of {}", place, plan.part, plan.parts);
   plan.sources = list_from_json<SourceFile>(member(object, "sources", place), place + ": sources");
   return plan;

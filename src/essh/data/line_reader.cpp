@@ -7,27 +7,29 @@
 namespace essh {
 
 LineReader::LineReader(ByteStream& stream, std::uint64_t offset, std::uint64_t number)
-    : stream_(stream), buffer_(2 * kWholeLine), offset_(offset), number_(number) {
+    : stream_(stream),
+      buffer_(std::make_unique_for_overwrite<char[]>(2 * kWholeLine)),
+      offset_(offset),
+      number_(number) {
   constexpr std::string_view kMark = "\xEF\xBB\xBF";
   if (offset != 0) return;
   while (end_ < kMark.size() && !ended_) fill();
-  if (std::string_view(buffer_.data(), end_).starts_with(kMark)) begin_ = offset_ = kMark.size();
+  if (std::string_view(buffer_.get(), end_).starts_with(kMark)) begin_ = offset_ = kMark.size();
 }
 
 void LineReader::fill() {
   if (begin_ > 0) {
-    std::copy(buffer_.begin() + static_cast<std::ptrdiff_t>(begin_),
-              buffer_.begin() + static_cast<std::ptrdiff_t>(end_), buffer_.begin());
+    std::memmove(buffer_.get(), buffer_.get() + begin_, end_ - begin_);
     end_ -= begin_;
     begin_ = 0;
   }
-  const auto got = stream_.read(std::span(buffer_).subspan(end_));
+  const auto got = stream_.read(std::span(buffer_.get(), 2 * kWholeLine).subspan(end_));
   ended_ = got == 0;
   end_ += got;
 }
 
 Line LineReader::take(std::size_t size, bool last) {
-  const Line line{{buffer_.data() + begin_, size}, !inside_line_, last};
+  const Line line{{buffer_.get() + begin_, size}, !inside_line_, last};
   begin_ += size;
   offset_ += size;
   inside_line_ = !last;
@@ -38,7 +40,7 @@ Line LineReader::take(std::size_t size, bool last) {
 bool LineReader::next(Line& line) {
   std::size_t searched = 0;
   while (true) {
-    const char* from = buffer_.data() + begin_;
+    const char* from = buffer_.get() + begin_;
     const auto available = end_ - begin_;
     const auto limit = std::min(available, kWholeLine);
     if (const void* found = std::memchr(from + searched, '\n', limit - searched); found != nullptr) {

@@ -1,8 +1,8 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string_view>
-#include <vector>
 
 #include "essh/data/byte_stream.h"
 
@@ -34,7 +34,7 @@ class LineReader {
   Line take(std::size_t size, bool last);
 
   ByteStream& stream_;
-  std::vector<char> buffer_;
+  std::unique_ptr<char[]> buffer_;  // two lines of the longest
   std::size_t begin_ = 0;
   std::size_t end_ = 0;
   bool ended_ = false;

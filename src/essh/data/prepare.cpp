@@ -283,6 +283,9 @@ PrepareReport prepare(const PrepareOptions& options, const TextEncoder& encoder)
       fail(ErrorKind::Usage, "{}: holds a dataset already: {}; choose another folder or remove this one",
            options.folder.string(), why);
     }
+    for (const auto* split : {&report.manifest.train, &report.manifest.valid}) {
+      for (const auto& entry : split->shards) Shard(options.folder, entry, plan.tokens, Verify::Quick);
+    }
     PrepareJournal(options.folder, plan).remove();
     return report;
   } catch (const fs::filesystem_error& error) {

@@ -92,6 +92,14 @@ void PrepareJournal::keep(const PrepareState& state) {
 }
 
 void PrepareJournal::remove() {
+  // A run that was killed while it wrote one of these left a temporary of its own.
+  const auto manifest = manifest_path(folder_, plan_.part, plan_.parts);
+  for (const auto& entry : fs::directory_iterator(folder_)) {
+    const auto name = entry.path().filename().string();
+    for (const auto& written : {plan_path_, state_path_, manifest}) {
+      if (name.starts_with(written.filename().string() + ".tmp-")) fs::remove(entry.path());
+    }
+  }
   fs::remove(state_path_);
   fs::remove(plan_path_);
   fs::remove(lock_path_);

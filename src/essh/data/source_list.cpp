@@ -54,11 +54,12 @@ class Finder {
 
  private:
   void add_folder(const fs::path& folder) {
+    if (is_excluded(folder)) fail(ErrorKind::Usage, "{}: is the folder to write to; choose another", folder.string());
     std::vector<std::string> paths;
     for (auto at = fs::recursive_directory_iterator(folder); at != fs::recursive_directory_iterator(); ++at) {
       const bool hidden = at->path().filename().string().starts_with('.');
       if (at->is_directory()) {
-        if (hidden || (fs::exists(exclude_) && fs::equivalent(at->path(), exclude_))) at.disable_recursion_pending();
+        if (hidden || is_excluded(at->path())) at.disable_recursion_pending();
       } else if (at->is_regular_file() && !hidden) {
         paths.push_back(at->path().string());
       }
@@ -67,6 +68,8 @@ class Finder {
     for (const auto& path : paths) add_file(path, true);
     if (paths.empty()) log::warn("{}: no files in this folder", folder.string());
   }
+
+  bool is_excluded(const fs::path& folder) const { return fs::exists(exclude_) && fs::equivalent(folder, exclude_); }
 
   void add_file(const std::string& path, bool may_skip) {
     auto source = describe_source(path);

@@ -1,0 +1,13 @@
+#pragma once
+#include <unistd.h>
+
+#include <filesystem>
+
+namespace essh::fuzz {
+
+// Where files that live for a millisecond go: in memory where that is possible.
+inline std::filesystem::path scratch_folder() {
+  return ::access("/dev/shm", W_OK) == 0 ? "/dev/shm" : std::filesystem::temp_directory_path();
+}
+
+}  // namespace essh::fuzz
