@@ -12,6 +12,9 @@ void add_all(CLI::App& app) {
   add_verify(app);
   add_logits(app);
   add_generate(app);
+  add_evaluate(app);
+  add_frontier(app);
+  add_report(app);
   add_doctor(app);
 }
 

@@ -13,6 +13,9 @@ void add_export(CLI::App& app);
 void add_verify(CLI::App& app);
 void add_logits(CLI::App& app);
 void add_generate(CLI::App& app);
+void add_evaluate(CLI::App& app);
+void add_frontier(CLI::App& app);
+void add_report(CLI::App& app);
 void add_doctor(CLI::App& app);
 
 // All of them, in the order of the help.
