@@ -10,12 +10,14 @@ void add_all(CLI::App& app) {
   add_prepare(app);
   add_train(app);
   add_refine(app);
+  add_report(app);
   add_export(app);
   add_verify(app);
   add_logits(app);
+  add_evaluate(app);
+  add_frontier(app);
   add_generate(app);
   add_doctor(app);
-  add_convert(app);
 }
 
 }  // namespace essh::verbs

@@ -11,12 +11,14 @@ void add_tokenizer(CLI::App& app);
 void add_prepare(CLI::App& app);
 void add_train(CLI::App& app);
 void add_refine(CLI::App& app);
+void add_report(CLI::App& app);
 void add_export(CLI::App& app);
 void add_verify(CLI::App& app);
 void add_logits(CLI::App& app);
+void add_evaluate(CLI::App& app);
+void add_frontier(CLI::App& app);
 void add_generate(CLI::App& app);
 void add_doctor(CLI::App& app);
-void add_convert(CLI::App& app);
 
 // All of them, in the order of the help.
 void add_all(CLI::App& app);

@@ -1,0 +1,93 @@
+#include <limits>
+#include <memory>
+
+#include "apps/essh/verbs.h"
+#include "essh/base/json.h"
+#include "essh/base/log.h"
+#include "essh/base/units.h"
+#include "essh/evaluate/model_argument.h"
+#include "essh/evaluate/perplexity.h"
+
+namespace essh::verbs {
+namespace {
+namespace fs = std::filesystem;
+
+struct Options {
+  std::vector<std::string> models, tiers = {"all"};
+  std::vector<fs::path> data;
+  std::string tokenizer;
+  std::int64_t context = kDefaultContext, windows = 0, batch = 0;
+  int threads = 0;
+  bool json = false;
+};
+
+PerplexityReport measure(const Options& o, const std::string& model, Stream& stream) {
+  const auto folder = find_model_folder(model);
+  const auto runner = Runner::open(folder);
+  const auto most = o.windows > 0 ? o.windows * o.context + 1 : std::numeric_limits<std::int64_t>::max();
+  const auto text =
+      EvaluationText::open(o.data, folder, o.tokenizer, static_cast<TokenId>(runner.config().eos_token_id), most);
+  auto report = measure_perplexity(
+      runner, stream, text,
+      {.tiers = choose_tiers(runner.config(), o.tiers), .context = o.context, .windows = o.windows, .batch = o.batch});
+  log::info("{}: {} windows of {} tokens, {} predicted, {} left out", text.name(), report.windows, report.context,
+            report.tokens, o.windows > 0 ? "the rest" : fmt::format("{}", report.left_out));
+  return report;
+}
+
+void print_table(const PerplexityReport& report, const std::string& model) {
+  fmt::print("{}: context {}, {} tokens{}\n\n", model, report.context, report.tokens,
+             report.bytes > 0 ? fmt::format(", {} of text", format_bytes(report.bytes)) : "");
+  fmt::print("{:<8} {:>15} {:>9} {:>11} {:>10}\n", "tier", "parameters", "nll", "perplexity", "bits/byte");
+  for (const auto& tier : report.tiers) {
+    fmt::print("{:<8} {:>15} {:>9.4f} {:>11.3f} {:>10}\n", tier.tier.name, tier.parameters, tier.nll, tier.perplexity,
+               report.bytes > 0 ? fmt::format("{:.4f}", tier.bits_per_byte) : "-");
+  }
+}
+
+void run(const Options& o) {
+  auto stream = cpu_stream(o.threads > 0 ? o.threads : available_cores());
+  Json list = Json::array();
+  for (const auto& model : o.models) {
+    const auto report = measure(o, model, stream);
+    if (o.json)
+      list.push_back(to_json(report, model));
+    else
+      print_table(report, model);
+  }
+  if (o.json) fmt::print("{}\n", to_text(list.size() == 1 ? list.front() : list, 2));
+}
+
+void add_perplexity(CLI::App& verb) {
+  auto* ppl = verb.add_subcommand("ppl", "perplexity and bits per byte of every tier on held-out text");
+  auto o = std::make_shared<Options>();
+  constexpr auto kMost = std::int64_t{1} << 40;
+  ppl->add_option("MODEL", o->models, "model or run folders")->required();
+  ppl->add_option("--data", o->data,
+                  "a prepared dataset (its validation split), or files of text, JSONL, .gz, .zst ...")
+      ->required();
+  ppl->add_option("--tiers", o->tiers, "all, or some: T1,T4,xi=0.3,18x1792")->delimiter(',')->capture_default_str();
+  ppl->add_option("--context", o->context, "tokens a window predicts, from nothing")
+      ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 24))
+      ->capture_default_str();
+  ppl->add_option("--windows", o->windows, "only the first so many (default: all)")
+      ->check(CLI::Range(std::int64_t{1}, kMost));
+  ppl->add_option("--batch", o->batch, "windows in one pass (default: about 4096 tokens)")
+      ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 20));
+  ppl->add_option("--tokenizer", o->tokenizer, "a tokenizer for text files, when the model folder has none");
+  ppl->add_option("--threads", o->threads, "cores to use (all by default)")->check(CLI::Range(1, 4096));
+  ppl->add_flag("--json", o->json, "print JSON: one object, or a list of them for several models");
+  ppl->footer("Example: essh evaluate ppl runs/tiny --data heldout.txt --context 512 --tiers T1,T4,T10");
+  ppl->callback([o] { run(*o); });
+}
+
+}  // namespace
+
+void add_evaluate(CLI::App& app) {
+  auto* verb = app.add_subcommand("evaluate", "measure the quality of a model's tiers");
+  verb->require_subcommand(1);
+  verb->footer("Example: essh evaluate ppl runs/tiny --data data/heldout");
+  add_perplexity(*verb);
+}
+
+}  // namespace essh::verbs

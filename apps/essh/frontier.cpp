@@ -1,0 +1,96 @@
+#include "essh/evaluate/frontier.h"
+
+#include <limits>
+#include <memory>
+
+#include "apps/essh/verbs.h"
+#include "essh/base/file.h"
+#include "essh/base/json.h"
+#include "essh/base/log.h"
+#include "essh/base/machine.h"
+#include "essh/evaluate/model_argument.h"
+
+namespace essh::verbs {
+namespace {
+namespace fs = std::filesystem;
+
+struct Options {
+  std::vector<std::string> models, tiers = {"all"};
+  std::vector<fs::path> data;
+  std::string tokenizer, csv, svg;
+  std::int64_t context = kDefaultContext, windows = 0;
+  LatencyOptions latency;
+  int threads = available_cores();
+  bool json = false;
+};
+
+void add_model(const Options& o, const std::string& model, Stream& stream, Frontier& frontier) {
+  const auto folder = find_model_folder(model);
+  const auto runner = Runner::open(folder);
+  const auto tiers = choose_tiers(runner.config(), o.tiers);
+  auto points = measure_costs(runner, model, tiers, stream, o.latency);
+  if (!o.data.empty()) {
+    const auto most = o.windows > 0 ? o.windows * o.context + 1 : std::numeric_limits<std::int64_t>::max();
+    const auto text =
+        EvaluationText::open(o.data, folder, o.tokenizer, static_cast<TokenId>(runner.config().eos_token_id), most);
+    const auto report =
+        measure_perplexity(runner, stream, text, {.tiers = tiers, .context = o.context, .windows = o.windows});
+    add_quality(points, report);
+    frontier.data = text.name();
+    frontier.context = report.context;
+    frontier.tokens = report.tokens;
+  }
+  frontier.points.insert(frontier.points.end(), points.begin(), points.end());
+}
+
+void run(const Options& o) {
+  auto stream = cpu_stream(o.threads);
+  Frontier frontier{.depth = o.latency.depth, .threads = o.threads, .processor = this_processor().model};
+  for (const auto& model : o.models) add_model(o, model, stream, frontier);
+  mark_dominated(frontier);
+
+  const auto text = to_text(to_json(frontier), 2) + "\n";
+  if (!o.csv.empty()) write_durably(o.csv, to_csv(frontier));
+  if (!o.svg.empty()) write_durably(o.svg, plot::to_svg(draw(frontier)));
+  // A run keeps its own frontier, for `essh report`.
+  const fs::path run_folder = o.models.front();
+  if (o.models.size() == 1 && find_model_folder(run_folder) != run_folder)
+    write_durably(run_folder / kRunFrontier, text);
+  if (o.json) return fmt::print("{}", text);
+  fmt::print("{}, {} threads, decoding at depth {}", frontier.processor, frontier.threads, frontier.depth);
+  if (!frontier.data.empty())
+    fmt::print("; perplexity of {} tokens of {}, context {}", frontier.tokens, frontier.data, frontier.context);
+  fmt::print("\n\n{}", to_table(frontier));
+}
+
+}  // namespace
+
+void add_frontier(CLI::App& app) {
+  auto* verb = app.add_subcommand("frontier", "quality, size, latency and memory of every tier on this machine");
+  auto o = std::make_shared<Options>();
+  verb->add_option("MODEL", o->models, "a run, a family, or several model folders")->required();
+  verb->add_option("--data", o->data, "measure quality too: a prepared dataset, or files of text");
+  verb->add_option("--tiers", o->tiers, "all, or some: T1,T4,xi=0.3,18x1792")->delimiter(',')->capture_default_str();
+  verb->add_option("--context", o->context, "tokens a window predicts, from nothing")
+      ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 24))
+      ->capture_default_str();
+  verb->add_option("--windows", o->windows, "only the first so many (default: all)")
+      ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 40));
+  verb->add_option("--depth", o->latency.depth, "tokens read before decoding is timed; also the timed prompt")
+      ->check(CLI::Range(Index{1}, Index{1} << 24))
+      ->capture_default_str();
+  verb->add_option("--steps", o->latency.steps, "timed decoding steps")
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str();
+  verb->add_option("--tokenizer", o->tokenizer, "a tokenizer for text files, when the model folder has none");
+  verb->add_option("--threads", o->threads, "cores to use")->check(CLI::Range(1, 4096))->capture_default_str();
+  verb->add_option("--csv", o->csv, "also write the table to this file")->type_name("FILE");
+  verb->add_option("--svg", o->svg, "also draw it to this file")->type_name("FILE");
+  verb->add_flag("--json", o->json, "print JSON");
+  verb->footer(
+      "Example: essh frontier runs/tiny --data heldout.txt --svg frontier.svg\n         essh frontier exports/T1 "
+      "exports/T4 --csv frontier.csv");
+  verb->callback([o] { run(*o); });
+}
+
+}  // namespace essh::verbs

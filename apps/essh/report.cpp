@@ -1,0 +1,33 @@
+#include "essh/evaluate/report.h"
+
+#include <memory>
+
+#include "apps/essh/verbs.h"
+#include "essh/base/file.h"
+#include "essh/base/log.h"
+
+namespace essh::verbs {
+namespace {
+
+struct Options {
+  std::filesystem::path run, out;
+};
+
+void run(const Options& o) {
+  const auto out = o.out.empty() ? o.run / "report.html" : o.out;
+  write_durably(out, to_html(read_run(o.run)));
+  log::info("{}", out.string());
+}
+
+}  // namespace
+
+void add_report(CLI::App& app) {
+  auto* verb = app.add_subcommand("report", "one HTML page of a run: losses, capacities, throughput, frontier");
+  auto o = std::make_shared<Options>();
+  verb->add_option("RUN", o->run, "the folder of a training run")->required();
+  verb->add_option("-o,--out", o->out, "the page (default: RUN/report.html)");
+  verb->footer("Example: essh report runs/tiny -o report.html");
+  verb->callback([o] { run(*o); });
+}
+
+}  // namespace essh::verbs

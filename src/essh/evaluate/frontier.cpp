@@ -1,0 +1,241 @@
+#include "essh/evaluate/frontier.h"
+
+#include <algorithm>
+
+#include "essh/base/progress.h"
+#include "essh/base/units.h"
+#include "essh/config/fields.h"
+#include "essh/model/cost.h"
+
+namespace essh {
+namespace {
+
+constexpr std::size_t kMostPoints = 10'000;
+
+Index file_bytes(const ModelConfig& config, Capacity capacity) {
+  const auto dtype = parse_dtype(config.torch_dtype);
+  Index bytes = 0;
+  for (const auto& tensor : tensor_list(config)) {
+    bytes += tensor.kept_rows(capacity) * tensor.kept_cols(capacity) *
+             static_cast<Index>(dtype_size(stored_dtype(tensor, dtype)));
+  }
+  return bytes;
+}
+
+bool dominates(const FrontierPoint& a, const FrontierPoint& b) {
+  const bool no_worse =
+      a.perplexity <= b.perplexity && a.parameters <= b.parameters && a.latency.decode_ms <= b.latency.decode_ms;
+  return no_worse &&
+         (a.perplexity < b.perplexity || a.parameters < b.parameters || a.latency.decode_ms < b.latency.decode_ms);
+}
+
+std::string folder_name(const std::string& model) {
+  const auto path = std::filesystem::path(model).lexically_normal();
+  return (path.has_filename() ? path : path.parent_path()).filename().string();
+}
+
+struct CsvRow {
+  std::string names, values;
+
+  template <class T>
+  void operator()(const char* name, T& member, const Field&) {
+    const auto* comma = names.empty() ? "" : ",";
+    names += fmt::format("{}{}", comma, name);
+    if constexpr (std::same_as<T, std::string>) {
+      std::string quoted;
+      for (const char c : member) quoted += c == '"' ? "\"\"" : std::string(1, c);
+      values += fmt::format("{}\"{}\"", comma, quoted);
+    } else if constexpr (std::floating_point<T>) {
+      values += comma;
+      if (member != 0) values += fmt::format("{:.6g}", member);
+    } else {
+      values += fmt::format("{}{}", comma, member);
+    }
+  }
+};
+
+// A column of the table: right-aligned, as wide as its widest cell.
+struct Column {
+  std::string title;
+  std::vector<std::string> cells;
+};
+
+std::string join_columns(const std::vector<Column>& columns) {
+  std::string out;
+  const auto rows = columns.front().cells.size();
+  for (std::size_t row = 0; row <= rows; ++row) {
+    std::string line;
+    for (std::size_t c = 0; c < columns.size(); ++c) {
+      const auto& column = columns[c];
+      std::size_t width = column.title.size();
+      for (const auto& cell : column.cells) width = std::max(width, cell.size());
+      const auto& cell = row == 0 ? column.title : column.cells[row - 1];
+      // The first column holds names, the last remarks.
+      if (c == 0 || c + 1 == columns.size())
+        line += fmt::format("{}{:<{}}", c == 0 ? "" : "  ", cell, width);
+      else
+        line += fmt::format("  {:>{}}", cell, width);
+    }
+    line.resize(line.find_last_not_of(' ') + 1);
+    out += line + "\n";
+  }
+  return out;
+}
+
+std::string bytes_cell(auto bytes) {
+  return bytes > 0 ? format_bytes(static_cast<double>(bytes)) : "-";
+}
+
+}  // namespace
+
+bool Frontier::several_models() const {
+  return std::ranges::any_of(points, [&](const FrontierPoint& p) { return p.model != points.front().model; });
+}
+
+std::string Frontier::label(const FrontierPoint& point) const {
+  if (!several_models()) return point.tier;
+  return point.tier == "full" ? folder_name(point.model) : folder_name(point.model) + " " + point.tier;
+}
+
+std::vector<FrontierPoint> measure_costs(const Runner& runner, const std::string& model, const std::vector<Tier>& tiers,
+                                         Stream& stream, const LatencyOptions& options) {
+  std::vector<FrontierPoint> points;
+  Progress progress("time", static_cast<double>(tiers.size()), "tiers");
+  for (const auto& tier : tiers) {
+    const auto cost = cost_of(runner.config(), tier.capacity);
+    points.push_back({.model = model,
+                      .tier = tier.name,
+                      .channels = tier.capacity.channels,
+                      .ffn = tier.capacity.ffn,
+                      .parameters = cost.parameters,
+                      .file_bytes = file_bytes(runner.config(), tier.capacity),
+                      .state_bytes = cost.state_bytes,
+                      .kv_bytes = cost.kv_bytes,
+                      .latency = measure_latency(runner, tier, stream, options)});
+    progress.update(static_cast<double>(points.size()), tier.name);
+  }
+  progress.finish();
+  return points;
+}
+
+void add_quality(std::span<FrontierPoint> points, const PerplexityReport& report) {
+  ESSH_ASSERT(points.size() == report.tiers.size());
+  for (std::size_t i = 0; i < points.size(); ++i) {
+    points[i].nll = report.tiers[i].nll;
+    points[i].perplexity = report.tiers[i].perplexity;
+    points[i].bits_per_byte = report.tiers[i].bits_per_byte;
+  }
+}
+
+void mark_dominated(Frontier& frontier) {
+  for (auto& point : frontier.points) {
+    point.dominated_by.clear();
+    if (point.perplexity == 0) continue;
+    const auto found = std::ranges::find_if(
+        frontier.points, [&](const FrontierPoint& other) { return other.perplexity > 0 && dominates(other, point); });
+    if (found != frontier.points.end()) point.dominated_by = frontier.label(*found);
+  }
+}
+
+std::string to_table(const Frontier& frontier) {
+  const bool quality = !frontier.data.empty();
+  std::vector<Column> columns = {{"tier", {}},      {"parameters", {}},    {"file", {}},      {"state", {}},
+                                 {"window KV", {}}, {"perplexity", {}},    {"bits/byte", {}}, {"ms/token", {}},
+                                 {"10-90%", {}},    {"prefill tok/s", {}}, {"memory", {}},    {"", {}}};
+  for (const auto& p : frontier.points) {
+    const std::string cells[] = {
+        frontier.label(p),
+        fmt::format("{}", p.parameters),
+        bytes_cell(p.file_bytes),
+        bytes_cell(p.state_bytes),
+        bytes_cell(p.kv_bytes),
+        p.perplexity > 0 ? fmt::format("{:.3f}", p.perplexity) : "-",
+        p.bits_per_byte > 0 ? fmt::format("{:.4f}", p.bits_per_byte) : "-",
+        fmt::format("{:.3f}", p.latency.decode_ms),
+        fmt::format("{:.3f}-{:.3f}", p.latency.decode_ms_low, p.latency.decode_ms_high),
+        fmt::format("{:.0f}", p.latency.prefill_rate),
+        bytes_cell(p.latency.resident_bytes),
+        p.dominated_by.empty() ? "" : "dominated by " + p.dominated_by,
+    };
+    for (std::size_t c = 0; c < columns.size(); ++c) columns[c].cells.push_back(cells[c]);
+  }
+  if (!quality)
+    std::erase_if(columns, [](const Column& c) { return c.title == "perplexity" || c.title == "bits/byte"; });
+  return join_columns(columns);
+}
+
+std::string to_csv(const Frontier& frontier) {
+  std::string out;
+  for (auto point : frontier.points) {
+    CsvRow row;
+    fields(row, point);
+    if (out.empty()) out = row.names + "\n";
+    out += row.values + "\n";
+  }
+  return out;
+}
+
+Json to_json(const Frontier& frontier) {
+  Json json = write_fields(frontier);
+  json["points"] = Json::array();
+  for (const auto& point : frontier.points) {
+    Json object = write_fields(point);
+    if (point.perplexity == 0) object.erase("nll"), object.erase("perplexity");
+    if (point.bits_per_byte == 0) object.erase("bits_per_byte");
+    if (point.latency.resident_bytes == 0) object.erase("resident_bytes");
+    if (point.dominated_by.empty()) object.erase("dominated_by");
+    json["points"].push_back(std::move(object));
+  }
+  return json;
+}
+
+Frontier frontier_from_json(const Json& json, const std::string& place) {
+  Frontier frontier;
+  read_fields(frontier, json, place, UnknownKeys::Ignore);
+  const auto points = json.find("points");
+  if (points == json.end() || !points->is_array() || points->empty() || points->size() > kMostPoints)
+    fail(ErrorKind::BadFile, "{}: \"points\" must be a list of 1 to {}; run essh frontier again", place, kMostPoints);
+  for (std::size_t i = 0; i < points->size(); ++i)
+    read_fields(frontier.points.emplace_back(), (*points)[i], fmt::format("{}: points[{}]", place, i));
+  return frontier;
+}
+
+plot::Figure draw(const Frontier& frontier) {
+  const bool quality = !frontier.data.empty();
+  const plot::Axis parameters{.title = "parameters", .scale = plot::Scale::Log};
+  const plot::Axis time{.title = fmt::format("ms per token, decoding at depth {}", frontier.depth)};
+  const plot::Axis perplexity{.title = "perplexity", .scale = plot::Scale::Log};
+  plot::Panel left{.title = quality ? "Quality against size" : "Time against size",
+                   .x = parameters,
+                   .y = quality ? perplexity : time};
+  plot::Panel right{.title = quality ? "Quality against time" : "Memory against size",
+                    .x = quality ? time : parameters,
+                    .y = quality ? perplexity : plot::Axis{.title = "resident memory (MB)"}};
+  // A family is a line of tiers; exports of one capacity each are the points of one line.
+  const auto same_model = [](const FrontierPoint& a, const FrontierPoint& b) { return a.model == b.model; };
+  const bool families =
+      frontier.several_models() && std::ranges::adjacent_find(frontier.points, same_model) != frontier.points.end();
+  const auto add = [&](plot::Panel& panel, const FrontierPoint& point, double x, double y) {
+    const auto name = families ? folder_name(point.model) : std::string();
+    if (panel.series.empty() || panel.series.back().name != name)
+      panel.series.push_back({.name = name, .mark = plot::Mark::LineAndPoints});
+    auto& series = panel.series.back();
+    series.x.push_back(x);
+    series.y.push_back(y);
+    series.labels.push_back((families ? point.tier : frontier.label(point)) +
+                            (point.dominated_by.empty() ? "" : " (dominated)"));
+  };
+  for (const auto& point : frontier.points) {
+    const auto size = static_cast<double>(point.parameters);
+    if (quality) {
+      add(left, point, size, point.perplexity);
+      add(right, point, point.latency.decode_ms, point.perplexity);
+    } else {
+      add(left, point, size, point.latency.decode_ms);
+      add(right, point, size, 1e-6 * static_cast<double>(point.latency.resident_bytes));
+    }
+  }
+  return {.panels = {std::move(left), std::move(right)}};
+}
+
+}  // namespace essh

@@ -1,0 +1,98 @@
+#pragma once
+#include <span>
+#include <string>
+#include <vector>
+
+#include "essh/base/json_fwd.h"
+#include "essh/config/field.h"
+#include "essh/evaluate/latency.h"
+#include "essh/evaluate/perplexity.h"
+#include "essh/plot/svg.h"
+
+namespace essh {
+
+// One capacity that could be deployed: what it costs and how good it is.
+struct FrontierPoint {
+  std::string model;
+  std::string tier;
+  Index channels = 0;
+  Index ffn = 0;
+  Index parameters = 0;
+  Index file_bytes = 0;
+  Index state_bytes = 0;
+  Index kv_bytes = 0;
+  double nll = 0;
+  double perplexity = 0;     // 0: not measured
+  double bits_per_byte = 0;  // 0: not known
+  TierLatency latency = {};
+  std::string dominated_by = {};
+};
+
+// The columns of the CSV file and the keys of the JSON document.
+template <class Visitor>
+void fields(Visitor& visit, FrontierPoint& p) {
+  visit("model", p.model, Field{.help = "the folder", .required = true});
+  visit("tier", p.tier, Field{.help = "the capacity's name", .required = true});
+  visit("channels", p.channels, Field{.help = "spectral channels", .min = 1, .required = true});
+  visit("ffn", p.ffn, Field{.help = "feed-forward units", .min = 1, .required = true});
+  visit("parameters", p.parameters, Field{.help = "of the exported model", .min = 1, .required = true});
+  visit("file_bytes", p.file_bytes, Field{.help = "weights of an export in the model's dtype", .min = 0});
+  visit("state_bytes", p.state_bytes, Field{.help = "recurrent state of a sequence, float32", .min = 0});
+  visit("kv_bytes", p.kv_bytes, Field{.help = "window caches of a sequence, bf16", .min = 0});
+  visit("nll", p.nll, Field{.help = "mean loss in nats", .min = 0});
+  visit("perplexity", p.perplexity, Field{.help = "exp(nll)", .min = 0});
+  visit("bits_per_byte", p.bits_per_byte, Field{.help = "bits per byte of text", .min = 0});
+  visit("decode_ms", p.latency.decode_ms, Field{.help = "per token, median", .min = 0});
+  visit("decode_ms_low", p.latency.decode_ms_low, Field{.help = "first decile", .min = 0});
+  visit("decode_ms_high", p.latency.decode_ms_high, Field{.help = "ninth decile", .min = 0});
+  visit("prefill_tokens_per_second", p.latency.prefill_rate, Field{.help = "median", .min = 0});
+  visit("weight_bytes", p.latency.weight_bytes, Field{.help = "weights as held in memory", .min = 0});
+  visit("session_bytes", p.latency.session_bytes, Field{.help = "state and caches as held in memory", .min = 0});
+  visit("resident_bytes", p.latency.resident_bytes, Field{.help = "growth of the process", .min = 0});
+  visit("dominated_by", p.dominated_by, Field{.help = "a point at least as good, as small and as fast"});
+}
+
+struct Frontier {
+  std::string data = {};  // empty: quality was not measured
+  Index context = 0;      // of the perplexity windows
+  Index tokens = 0;       // predicted
+  Index depth = 0;        // tokens before a timed decoding step
+  int threads = 0;
+  std::string processor = {};
+  std::vector<FrontierPoint> points = {};
+
+  bool several_models() const;
+  // "T4", or "exports/T4" by its folder's name where there are several models.
+  std::string label(const FrontierPoint& point) const;
+};
+
+template <class Visitor>
+void fields(Visitor& visit, Frontier& f) {
+  visit("data", f.data, Field{.help = "the text"});
+  visit("context", f.context, Field{.help = "tokens of a window", .min = 0});
+  visit("tokens", f.tokens, Field{.help = "predicted", .min = 0});
+  visit("depth", f.depth, Field{.help = "tokens before a timed step", .min = 0});
+  visit("threads", f.threads, Field{.help = "cores used", .min = 0});
+  visit("processor", f.processor, Field{.help = "where it was measured"});
+}
+
+// The costs of some tiers of one model, measured here.
+std::vector<FrontierPoint> measure_costs(const Runner& runner, const std::string& model, const std::vector<Tier>& tiers,
+                                         Stream& stream, const LatencyOptions& options);
+// Adds the quality of points that measure_costs() gave for the same tiers.
+void add_quality(std::span<FrontierPoint> points, const PerplexityReport& report);
+// A point is dominated by one that has no higher perplexity, no more parameters and no longer decoding time, and one of
+// them less. Points of unknown quality are left out.
+void mark_dominated(Frontier& frontier);
+
+std::string to_table(const Frontier& frontier);
+std::string to_csv(const Frontier& frontier);
+// The fields above and "points"; what was not measured is left out.
+Json to_json(const Frontier& frontier);
+// Reads what to_json() gave; `place` starts the message of a failure.
+Frontier frontier_from_json(const Json& json, const std::string& place);
+// Two panels: perplexity against parameters and against decoding time; without quality, decoding time and memory
+// against parameters.
+plot::Figure draw(const Frontier& frontier);
+
+}  // namespace essh

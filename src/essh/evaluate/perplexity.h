@@ -1,0 +1,47 @@
+#pragma once
+#include <vector>
+
+#include "essh/base/json_fwd.h"
+#include "essh/decode/session.h"
+#include "essh/evaluate/evaluation_text.h"
+
+namespace essh {
+
+inline constexpr Index kDefaultContext = 2048;
+
+struct PerplexityOptions {
+  std::vector<Tier> tiers = {};
+  Index context = kDefaultContext;
+  Index windows = 0;  // the first so many; 0: all
+  Index batch = 0;    // windows in one pass; 0: as many as make a pass of about 4096 tokens
+};
+
+struct TierPerplexity {
+  Tier tier;
+  Index parameters = 0;
+  double nll = 0;  // mean over the predicted tokens, in nats
+  double perplexity = 0;
+  double bits_per_byte = 0;  // 0: the bytes are unknown
+};
+
+struct PerplexityReport {
+  Index context = 0;
+  Index windows = 0;
+  Index tokens = 0;                        // predicted
+  Index left_out = 0;                      // tokens after the last window
+  double bytes = 0;                        // of text behind the predicted tokens; 0: unknown
+  std::vector<TierPerplexity> tiers = {};  // as asked for
+};
+
+// Cuts the text into windows of context + 1 tokens that overlap by one, so that each token but the first is a target
+// once; in each, the model starts from nothing, reads `context` tokens and predicts the token after each. A rest too
+// short for a window is left out. perplexity = exp(nll), bits per byte = tokens * nll / (ln 2 * bytes). All tiers are
+// measured in one pass over the text.
+PerplexityReport measure_perplexity(const Runner& runner, Stream& stream, const EvaluationText& text,
+                                    const PerplexityOptions& options);
+
+// {"model", "results": [{"tier", "parameters", "tokens", "nll", "perplexity", "bits_per_byte"}]}; unknown bits per byte
+// are null.
+Json to_json(const PerplexityReport& report, const std::string& model);
+
+}  // namespace essh

@@ -1,0 +1,80 @@
+#include "essh/evaluate/evaluation_text.h"
+
+#include <gtest/gtest.h>
+
+#include <limits>
+
+#include "essh/base/log.h"
+#include "essh/data/prepare.h"
+#include "tests/store/temp_folder.h"
+
+namespace essh {
+namespace {
+
+constexpr auto kAll = std::numeric_limits<std::int64_t>::max();
+
+struct EvaluationTextTest : TempFolderTest {
+  std::unique_ptr<Tokenizer> bytes = make_byte_tokenizer();
+
+  void SetUp() override {
+    log::set_level(log::Level::Quiet);
+    TempFolderTest::SetUp();
+  }
+  std::filesystem::path write(const std::string& name, std::string_view text) {
+    write_durably(folder / name, text);
+    return folder / name;
+  }
+  static std::vector<TokenId> all(const EvaluationText& text) {
+    std::vector<TokenId> tokens(static_cast<std::size_t>(text.tokens()));
+    text.read(0, tokens);
+    return tokens;
+  }
+  // A folder whose tokens are the bytes of `text`, all of it in the validation split.
+  std::filesystem::path prepare_bytes(const std::string& text) {
+    PrepareOptions options;
+    options.inputs = {write("source.txt", text).string()};
+    options.folder = folder / "data";
+    options.valid_fraction = 1 - 1e-12;
+    prepare(options,
+            {.format = {.tokenizer_hash = bytes->hash(), .vocab_size = bytes->vocab_size()},
+             .eos_id = *bytes->eos(),
+             .encode = [&](std::string_view piece, std::vector<std::int32_t>& out) { bytes->encode(piece, out); }});
+    return folder / "data";
+  }
+};
+
+TEST_F(EvaluationTextTest, EachDocumentIsFollowedByTheEndOfText) {
+  const auto first = write("a.txt", "\nab\n\nc\n<|endoftext|>\n\n<|endoftext|>\nd<|endoftext|>\n");
+  const auto second = write("b.txt", "e");
+  const auto text = EvaluationText::from_files({first, second}, *bytes, 256, kAll);
+  std::vector<TokenId> expected = {'a', 'b', '\n', '\n', 'c', 256, 'd'};
+  for (const char c : std::string_view("<|endoftext|>")) expected.push_back(c);
+  for (const TokenId token : {256, int{'e'}, 256}) expected.push_back(token);
+  EXPECT_EQ(all(text), expected);
+  EXPECT_EQ(text.bytes(all(text)), 5 + 1 + 13 + 1) << "ends of text stand for no bytes";
+  EXPECT_EQ(EvaluationText::from_files({first, second}, *bytes, 256, 3).tokens(), 3);
+}
+
+TEST_F(EvaluationTextTest, ADatasetGivesItsValidationSplit) {
+  const auto data = prepare_bytes("abcde\n<|endoftext|>\nfg\n");
+  const auto text = EvaluationText::open({data}, folder, "", 256, kAll);
+  EXPECT_EQ(all(text), (std::vector<TokenId>{'a', 'b', 'c', 'd', 'e', '\n', 256, 'f', 'g', '\n', 256}));
+  EXPECT_DOUBLE_EQ(text.bytes(all(text)), 9);
+}
+
+TEST_F(EvaluationTextTest, MistakesAreNamed) {
+  const auto data = prepare_bytes("abc\n");
+  save_tokenizer(*make_nucleotide_tokenizer(), folder);
+  const auto message = [&](std::vector<std::filesystem::path> words, const std::filesystem::path& model) {
+    return message_of([&] { EvaluationText::open(words, model, "", 256, kAll); });
+  };
+  EXPECT_NE(message({data}, folder).find("another tokenizer"), std::string::npos) << message({data}, folder);
+  EXPECT_NE(message({data, data}, folder).find("one prepared folder"), std::string::npos);
+  EXPECT_NE(message({folder / "source.txt"}, folder / "data").find("no tokenizer.json"), std::string::npos);
+  EXPECT_NE(message({folder / "absent.txt"}, folder).find("absent.txt"), std::string::npos);
+  const auto bad = write("bad.jsonl", "{\"text\": \"AC\"}\n{\"text\": 4}\n");
+  EXPECT_NE(message({bad}, folder).find("line 2"), std::string::npos) << message({bad}, folder);
+}
+
+}  // namespace
+}  // namespace essh

@@ -1,0 +1,50 @@
+#include "essh/evaluate/latency.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+
+#include "essh/model/cost.h"
+#include "essh/model/initialise.h"
+#include "tests/evaluate/small_runner.h"
+
+namespace essh {
+namespace {
+
+TEST(SliceModel, ComputesWhatTheFamilyComputesAtThatCapacity) {
+  auto stream = cpu_stream(2);
+  const auto family = small_runner();
+  const auto tier = find_tier(family.config(), "2x3");
+  const Runner slice(slice_model(family, tier.capacity), "slice");
+  EXPECT_EQ(slice.parameters().layout().parameters(), cost_of(family.config(), tier.capacity).parameters);
+  const auto tokens = random_tokens(30, family.config().vocab_size, 2);
+  Session whole(family, tier, stream), alone(slice, find_tier(slice.config(), "full"), stream);
+  whole.feed(tokens);
+  alone.feed(tokens);
+  EXPECT_TRUE(std::ranges::equal(whole.logits(), alone.logits()));
+}
+
+TEST(MeasureLatency, CountsMemoryAndOrdersItsQuantiles) {
+  auto config = preset("tiny");
+  LoadedModel model{config, Parameters<float>(config)};
+  initialise(model.parameters, config, 3);
+  const Runner runner(std::move(model), "hash");
+  auto stream = cpu_stream(2);
+  const auto tier = find_tier(config, "T4");
+  const auto result = measure_latency(runner, tier, stream, {.depth = 20, .warmup = 1, .steps = 9, .prompts = 1});
+  EXPECT_GT(result.decode_ms_low, 0);
+  EXPECT_LE(result.decode_ms_low, result.decode_ms);
+  EXPECT_LE(result.decode_ms, result.decode_ms_high);
+  EXPECT_GT(result.prefill_rate, 0);
+  const auto weights = 4 * static_cast<std::uint64_t>(cost_of(config, tier.capacity).parameters);
+  EXPECT_GE(result.weight_bytes, weights);
+  EXPECT_LE(result.weight_bytes, weights + weights / 50);
+  EXPECT_GT(result.session_bytes, 0u);
+  if (std::filesystem::exists("/proc/self/statm")) {
+    EXPECT_GE(result.resident_bytes, weights * 9 / 10);
+    EXPECT_LE(result.resident_bytes, 3 * (result.weight_bytes + result.session_bytes) + (64u << 20));
+  }
+}
+
+}  // namespace
+}  // namespace essh

@@ -1,0 +1,130 @@
+#include "essh/evaluate/perplexity.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstdlib>
+#include <numbers>
+
+#include "essh/base/json.h"
+#include "essh/base/log.h"
+#include "essh/model/cost.h"
+#include "tests/evaluate/small_runner.h"
+#include "tests/store/temp_folder.h"
+
+namespace essh {
+namespace {
+namespace fs = std::filesystem;
+
+struct PerplexityTest : TempFolderTest {
+  Stream stream = cpu_stream(2);
+  Runner runner = small_runner();
+  void SetUp() override {
+    log::set_level(log::Level::Quiet);
+    TempFolderTest::SetUp();
+  }
+};
+
+// Mean loss over windows of `context`, token by token, each window from nothing.
+double recurrent_nll(const Runner& runner, Stream& stream, Capacity capacity, const std::vector<TokenId>& tokens,
+                     std::size_t context, std::size_t windows) {
+  double sum = 0;
+  for (std::size_t w = 0; w < windows; ++w) {
+    all_logits(runner, capacity, stream, std::span(tokens).subspan(w * context, context), LogitsPath::Recurrent,
+               [&](Index position, Matrix<const float> logits) {
+                 double total = 0;
+                 for (Index c = 0; c < logits.cols; ++c) total += std::exp(static_cast<double>(logits(0, c)));
+                 const auto target = tokens[w * context + static_cast<std::size_t>(position) + 1];
+                 sum += std::log(total) - static_cast<double>(logits(0, target));
+               });
+  }
+  return sum / static_cast<double>(context * windows);
+}
+
+TEST_F(PerplexityTest, EqualsTheLossOfLogitsTokenByToken) {
+  const auto tokens = random_tokens(150, runner.config().vocab_size, 5);
+  const auto text = EvaluationText::from_tokens(tokens, "random");
+  const std::vector<Tier> tiers = {find_tier(runner.config(), "1x2"), find_tier(runner.config(), "full")};
+  // 150 tokens are 8 windows of 18 targets and 5 left over; batches of 3 leave a last one of 2.
+  for (const Index batch : {0, 1, 3}) {
+    const auto report = measure_perplexity(runner, stream, text, {.tiers = tiers, .context = 18, .batch = batch});
+    EXPECT_EQ(report.windows, 8);
+    EXPECT_EQ(report.tokens, 144);
+    EXPECT_EQ(report.left_out, 5);
+    ASSERT_EQ(report.tiers.size(), 2u);
+    for (std::size_t t = 0; t < tiers.size(); ++t) {
+      const double expected = recurrent_nll(runner, stream, tiers[t].capacity, tokens, 18, 8);
+      EXPECT_NEAR(report.tiers[t].nll, expected, 1e-5 * expected) << tiers[t].name << " batch " << batch;
+      EXPECT_DOUBLE_EQ(report.tiers[t].perplexity, std::exp(report.tiers[t].nll));
+      EXPECT_EQ(report.tiers[t].parameters, cost_of(runner.config(), tiers[t].capacity).parameters);
+      EXPECT_EQ(report.tiers[t].bits_per_byte, 0) << "the bytes are unknown";
+    }
+    EXPECT_NE(report.tiers[0].nll, report.tiers[1].nll);
+  }
+  const auto few = measure_perplexity(runner, stream, text, {.tiers = tiers, .context = 18, .windows = 2});
+  EXPECT_EQ(few.tokens, 36);
+  const double expected = recurrent_nll(runner, stream, tiers[1].capacity, tokens, 18, 2);
+  EXPECT_NEAR(few.tiers[1].nll, expected, 1e-5 * expected);
+}
+
+TEST_F(PerplexityTest, JsonHasTheDocumentedShape) {
+  const auto text = EvaluationText::from_tokens(random_tokens(20, runner.config().vocab_size, 5), "random");
+  const auto report =
+      measure_perplexity(runner, stream, text, {.tiers = {find_tier(runner.config(), "full")}, .context = 8});
+  const auto json = to_json(report, "a model");
+  EXPECT_EQ(json["model"], "a model");
+  ASSERT_EQ(json["results"].size(), 1u);
+  std::vector<std::string> keys;
+  for (const auto& entry : json["results"][0].items()) keys.push_back(entry.key());
+  EXPECT_EQ(keys, (std::vector<std::string>{"tier", "parameters", "tokens", "nll", "perplexity", "bits_per_byte"}));
+  EXPECT_EQ(json["results"][0]["tokens"], 16);
+}
+
+TEST_F(PerplexityTest, TooLittleTextAndForeignTokensAreErrors) {
+  const PerplexityOptions options{.tiers = {find_tier(runner.config(), "full")}, .context = 16};
+  const auto message = [&](std::vector<TokenId> tokens) {
+    return message_of([&] {
+      measure_perplexity(runner, stream, EvaluationText::from_tokens(std::move(tokens), "some text"), options);
+    });
+  };
+  EXPECT_NE(message(random_tokens(16, 11, 1)).find("some text: 16 tokens, one window takes 17"), std::string::npos);
+  EXPECT_NE(message({}).find("0 tokens"), std::string::npos);
+  auto foreign = random_tokens(17, 11, 1);
+  EXPECT_EQ(message(foreign), "no error");
+  foreign.back() = 11;
+  EXPECT_NE(message(foreign).find("vocabulary"), std::string::npos);
+}
+
+// Folders above the source tree may hold real data with figures that another implementation measured.
+fs::path shared_data() {
+  for (auto folder = fs::path(__FILE__).parent_path(); folder.has_relative_path(); folder = folder.parent_path()) {
+    if (fs::exists(folder / "shared" / "data" / "family.tar.xz")) return folder / "shared" / "data";
+  }
+  return {};
+}
+
+TEST_F(PerplexityTest, AgreesWithAnIndependentImplementation) {
+  const auto data = shared_data();
+  if (data.empty()) GTEST_SKIP() << "no shared data";
+  for (const char* archive : {"family.tar.xz", "text_valid.tar.xz"}) {
+    const auto command = fmt::format("tar xJf '{}' -C '{}'", (data / archive).string(), folder.string());
+    if (std::system(command.c_str()) != 0) GTEST_SKIP() << "cannot unpack " << archive;
+  }
+  const auto family = Runner::open(folder / "family1");
+  const auto tokenizer = load_tokenizer(folder / "family1");
+  constexpr Index kContext = 512, kWindows = 24;
+  const auto text =
+      EvaluationText::from_files({folder / "text" / "wiki_val.txt"}, *tokenizer, 0, kContext * kWindows + 1);
+  EXPECT_EQ(text.tokens(), kContext * kWindows + 1);
+  const std::vector<Tier> tiers = {find_tier(family.config(), "T1"), find_tier(family.config(), "T10")};
+  const auto report = measure_perplexity(family, stream, text, {.tiers = tiers, .context = kContext});
+  EXPECT_EQ(report.windows, kWindows);
+  // These windows in float32, by a program that shares no code with this one; see docs/evaluation.md for all of them.
+  EXPECT_NEAR(report.tiers[0].perplexity, 0, 0);
+  EXPECT_NEAR(report.tiers[1].perplexity, 0, 0);
+  EXPECT_GT(report.tiers[1].bits_per_byte, 0.5);
+  EXPECT_LT(report.tiers[1].bits_per_byte, report.tiers[0].bits_per_byte);
+}
+
+}  // namespace
+}  // namespace essh
