@@ -8,6 +8,7 @@
 #include "essh/base/log.h"
 #include "essh/base/units.h"
 #include "essh/model/cost.h"
+#include "essh/train/run.h"
 
 namespace essh::verbs {
 namespace {
@@ -43,8 +44,9 @@ std::string folder_name(const Tier& tier) {
 }
 
 void run(const Options& o) {
-  const auto parent = load_model(o.model);
-  const auto hash = model_hash(o.model);
+  const auto folder = model_of_run(o.model);
+  const auto parent = load_model(folder);
+  const auto hash = model_hash(folder);
   const auto tiers = wanted_tiers(o, parent.config);
   const bool several = tiers.size() > 1 || o.all == "all";
   ExportOptions options{.dtype = parse_dtype(o.dtype.empty() ? parent.config.torch_dtype : o.dtype),
@@ -55,7 +57,7 @@ void run(const Options& o) {
   Json list = Json::array();
   for (const auto& tier : tiers) {
     const fs::path target = several ? fs::path(o.out) / folder_name(tier) : fs::path(o.out);
-    export_tier(parent, o.model, hash, tier, target, options);
+    export_tier(parent, folder, hash, tier, target, options);
     const auto cost = cost_of(parent.config, tier.capacity);
     log::info("{:<5} {:>3} channels {:>6} ffn {:>14} parameters  {}", tier.name, tier.capacity.channels,
               tier.capacity.ffn, cost.parameters, target.string());
@@ -73,7 +75,7 @@ void run(const Options& o) {
 void add_export(CLI::App& app) {
   auto* verb = app.add_subcommand("export", "write one, several or all capacities as standalone model folders");
   auto o = std::make_shared<Options>();
-  verb->add_option("MODEL", o->model, "a family (model folder)")->required();
+  verb->add_option("MODEL", o->model, "a family (model folder), or a run")->required();
   verb->add_option("all", o->all, "the word all: every named tier, each in a folder of its own under OUT")
       ->check(CLI::IsMember({"all"}));
   verb->add_option("--tier", o->tiers, "named tiers, e.g. T4 or T1,T4")->delimiter(',');

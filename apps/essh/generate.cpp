@@ -13,6 +13,7 @@
 #include "essh/data/tokenizer.h"
 #include "essh/decode/sampler.h"
 #include "essh/decode/session.h"
+#include "essh/train/run.h"
 
 namespace essh::verbs {
 namespace {
@@ -60,6 +61,7 @@ double seconds_since(Clock::time_point start) {
 }
 
 void run(Options o) {
+  o.model = model_of_run(o.model).string();
   const auto runner = Runner::open(o.model);
   const auto tokenizer = find_tokenizer(o);
   auto stream = cpu_stream(o.threads > 0 ? o.threads : available_cores());
@@ -122,7 +124,7 @@ void run(Options o) {
 void add_generate(CLI::App& app) {
   auto* verb = app.add_subcommand("generate", "continue a text");
   auto o = std::make_shared<Options>();
-  verb->add_option("MODEL", o->model, "a model folder")->required();
+  verb->add_option("MODEL", o->model, "a model folder or a run")->required();
   auto* prompt = verb->add_option("-p,--prompt", o->prompt, "the text to continue");
   auto* file =
       verb->add_option("-f,--prompt-file", o->prompt_file, "the text to continue from a file, or - for standard input")

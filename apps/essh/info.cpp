@@ -6,6 +6,7 @@
 #include "essh/base/units.h"
 #include "essh/model/cost.h"
 #include "essh/store/model_folder.h"
+#include "essh/train/run.h"
 
 namespace essh::verbs {
 namespace {
@@ -17,7 +18,7 @@ struct Options {
 
 void info(const Options& o) {
   const bool folder = std::filesystem::is_directory(o.what);
-  const auto config = folder ? read_config(o.what) : preset(o.what);
+  const auto config = folder ? read_config(model_of_run(o.what)) : preset(o.what);
   Json tiers = Json::array();
   if (!o.json) {
     fmt::print(

@@ -5,6 +5,7 @@
 #include "essh/base/log.h"
 #include "essh/config/fields.h"
 #include "essh/decode/session.h"
+#include "essh/train/run.h"
 
 namespace essh::verbs {
 namespace {
@@ -36,7 +37,7 @@ std::string npy_header(std::size_t rows, std::size_t cols) {
 
 void run(const Options& o) {
   if (o.device != "cpu") fail(ErrorKind::Unsupported, "logits: --device {}: this build runs on the CPU only", o.device);
-  const auto runner = Runner::open(o.model);
+  const auto runner = Runner::open(model_of_run(o.model));
   const auto tier = find_tier(runner.config(), o.tier);
   const auto tokens = read_tokens(o.tokens);
   auto stream = cpu_stream(o.threads > 0 ? o.threads : available_cores());

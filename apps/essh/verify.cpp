@@ -5,6 +5,7 @@
 #include "apps/essh/verbs.h"
 #include "essh/base/error.h"
 #include "essh/base/json.h"
+#include "essh/train/run.h"
 
 namespace essh::verbs {
 namespace {
@@ -21,7 +22,7 @@ void run(const Options& o) {
   std::size_t bad = 0;
   for (const auto& model : o.models) {
     const auto result =
-        verify_model(model, o.parent.empty() ? std::nullopt : std::optional<std::filesystem::path>(o.parent), stream);
+        verify_model(model, o.parent.empty() ? std::nullopt : std::optional<std::filesystem::path>(model_of_run(o.parent)), stream);
     bad += !result.good();
     Json checks = Json::array();
     for (const auto& check : result.checks) {
@@ -40,7 +41,7 @@ void add_verify(CLI::App& app) {
   auto* verb = app.add_subcommand("verify", "files, hashes, shapes, finiteness; bitwise against the parent");
   auto o = std::make_shared<Options>();
   verb->add_option("MODEL", o->models, "model folders")->required();
-  verb->add_option("--parent", o->parent, "the family they were exported from");
+  verb->add_option("--parent", o->parent, "the family or the run they were exported from");
   verb->add_flag("--json", o->json, "print JSON");
   verb->footer("Example: essh verify exports/T4 --parent models/tiny");
   verb->callback([o] { run(*o); });
