@@ -9,6 +9,11 @@ int main(int argc, char** argv) {
   benchmark::AddCustomContext("cores", fmt::format("{}", essh::bench::stream().pool().threads()));
   benchmark::AddCustomContext("read_peak", fmt::format("{:.1f} GB/s", machine.read_bytes_per_second / 1e9));
   benchmark::AddCustomContext("sgemm_peak", fmt::format("{:.1f} GFLOP/s", machine.flops_per_second / 1e9));
+  if (!machine.openblas.core.empty()) {
+    benchmark::AddCustomContext(
+        "openblas",
+        fmt::format("{:.1f} GFLOP/s, its {} kernels", machine.openblas.flops_per_second / 1e9, machine.openblas.core));
+  }
   benchmark::RunSpecifiedBenchmarks();
   benchmark::Shutdown();
 }

@@ -76,7 +76,11 @@ void count(benchmark::State& state, const char* unit, double amount, double unit
 }  // namespace
 
 const Machine& machine() {
-  static const Machine measured{static_cast<double>(kReadBytes) / best_seconds(5, ReadAll()), measure_flops()};
+  static const Machine measured = [] {
+    const auto openblas = measure_openblas();
+    return Machine{static_cast<double>(kReadBytes) / best_seconds(5, ReadAll()),
+                   std::max(measure_flops(), openblas.flops_per_second), openblas};
+  }();
   return measured;
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 #include <benchmark/benchmark.h>
 
+#include "bench/openblas.h"
 #include "essh/device/cpu/stream.h"
 
 namespace essh::bench {
@@ -8,7 +9,8 @@ namespace essh::bench {
 // What this machine can do with all its cores, measured once at the start of the run: every line is a part of it.
 struct Machine {
   double read_bytes_per_second;  // summing a buffer larger than the caches
-  double flops_per_second;       // the best float Gemm
+  double flops_per_second;       // the best float product, ours or OpenBLAS's
+  OpenBlas openblas;
 };
 const Machine& machine();
 
