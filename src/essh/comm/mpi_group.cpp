@@ -217,13 +217,15 @@ class MpiThread final : public Transport {
     }
   }
 
-  // Large messages move piece by piece inside MPI_Testsome, so the first while only yields; a rank that waits for a
-  // slower one leaves the processor to it.
+  // The answer mostly comes at once, and large messages move bit by bit inside MPI_Testsome; but a rank that waits for
+  // a slower one leaves the processor to it.
   static void pause(Clock::duration waited) {
+    using std::chrono::microseconds;
+    if (waited < microseconds(100)) return;
     if (waited < milliseconds(2)) {
       std::this_thread::yield();
     } else {
-      std::this_thread::sleep_for(std::chrono::microseconds(waited < milliseconds(50) ? 50 : 500));
+      std::this_thread::sleep_for(microseconds(waited < milliseconds(50) ? 50 : 500));
     }
   }
 
