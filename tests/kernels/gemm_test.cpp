@@ -68,7 +68,7 @@ constexpr Transpose kBoth[] = {Transpose::No, Transpose::Yes};
 
 TYPED_TEST(GemmTest, AgreesWithTheNaiveProduct) {
   using T = TypeParam;
-  cpu::Stream stream(2);
+  cpu::Stream stream(1);
   for (const auto ta : kBoth) {
     for (const auto tb : kBoth) {
       for (const Index rows : {0, 1, 3, 4, 5, 16, 17, 100}) {

@@ -84,13 +84,10 @@ struct ChunkFactors {
 
   ChunkFactors(Scratch& scratch, Index mode_count) : modes(mode_count) {
     mode = scratch.take<ChunkMode<T>>(modes);
-    clocks_ = scratch.take<double>(modes * kScanChunk);
-    decays_ = scratch.take<double>(modes * kScanChunk);
-    writes_ = scratch.take<T>(modes * kScanChunk);
-    reads_ = scratch.take<T>(modes * kScanChunk);
+    for (T** gates : {&writes_, &reads_, &clocks_}) *gates = scratch.take<T>(modes * kScanChunk);
     for (Index i = 0; i < modes; ++i) {
       auto& m = mode[i];
-      m.decay = decays_ + i * kScanChunk;
+      m.decay = scratch.take<double>(kScanChunk);
       m.write = writes_ + i * kScanChunk;
       m.read = reads_ + i * kScanChunk;
       for (T** row : {&m.falling, &m.rising, &m.entered, &m.leaving}) *row = scratch.take<T>(kScanChunk);
@@ -129,13 +126,11 @@ struct ChunkFactors {
     const Index column = channel * modes;
     transpose(n, modes, op.write.row(first) + column, op.write.stride, writes_, kScanChunk);
     transpose(n, modes, op.read.row(first) + column, op.read.stride, reads_, kScanChunk);
-    for (Index j = 0; j < n; ++j) {
-      const auto* clock = op.clock.row(first + j) + column;
-      const double* before = clocks_ + (j - 1) * modes;
-      double* sums = clocks_ + j * modes;
-      for (Index i = 0; i < modes; ++i) sums[i] = (j == 0 ? 0.0 : before[i]) + static_cast<double>(clock[i]);
+    transpose(n, modes, op.clock.row(first) + column, op.clock.stride, clocks_, kScanChunk);
+    for (Index i = 0; i < modes; ++i) {
+      double sum = 0;
+      for (Index j = 0; j < n; ++j) mode[i].decay[j] = sum += static_cast<double>(clocks_[i * kScanChunk + j]);
     }
-    transpose(n, modes, clocks_, modes, decays_, kScanChunk);
   }
 
   void exponentials(ChunkMode<T>& m) {
@@ -160,30 +155,29 @@ struct ChunkFactors {
   }
 
   void factors(const ChunkMode<T>& m, Index i) {
-    T* __restrict q1 = row(q, i, 0), * __restrict q2 = row(q, i, 1);
-    T* __restrict k1 = row(k, i, 0), * __restrict k2 = row(k, i, 1);
-    T* __restrict b1 = row(b, i, 0), * __restrict b2 = row(b, i, 1);
-    T* __restrict w1 = row(w, i, 0), * __restrict w2 = row(w, i, 1);
     const T *c = m.cosine, *s = m.sine;
-    const T kappa_cos = m.kappa_cos, kappa_sin = m.kappa_sin;
+    const T kc = m.kappa_cos, ks = m.kappa_sin;
+    T scale[kScanChunk];
+    // out = scale (x c + y s)
+    const auto turned = [&](T* out, T x, const T* cosine, T y, const T* sine) {
+      for (Index j = 0; j < n; ++j) out[j] = scale[j] * (x * cosine[j] + y * sine[j]);
+    };
     if (m.factored) {
-      for (Index j = 0; j < n; ++j) {
-        const T target = m.read[j] * m.falling[j], source = m.write[j] * m.rising[j];
-        q1[j] = target * (kappa_cos * c[j] - kappa_sin * s[j]);
-        q2[j] = target * (kappa_cos * s[j] + kappa_sin * c[j]);
-        k1[j] = source * c[j];
-        k2[j] = source * s[j];
-      }
+      for (Index j = 0; j < n; ++j) scale[j] = m.read[j] * m.falling[j];
+      turned(row(q, i, 0), kc, c, -ks, s);
+      turned(row(q, i, 1), ks, c, kc, s);
+      for (Index j = 0; j < n; ++j) scale[j] = m.write[j] * m.rising[j];
+      turned(row(k, i, 0), T(1), c, T(0), s);
+      turned(row(k, i, 1), T(0), c, T(1), s);
     } else {
-      for (T* zero : {q1, q2, k1, k2}) std::fill_n(zero, n, T(0));
+      for (T* factor : {q, k}) std::fill_n(row(factor, i, 0), 2 * kScanChunk, T(0));
     }
-    for (Index j = 0; j < n; ++j) {
-      const T target = m.read[j] * m.entered[j], source = m.write[j] * m.leaving[j];
-      b1[j] = target * (kappa_cos * c[j + 1] - kappa_sin * s[j + 1]);
-      b2[j] = -target * (kappa_cos * s[j + 1] + kappa_sin * c[j + 1]);
-      w1[j] = source * c[n - 1 - j];
-      w2[j] = source * s[n - 1 - j];
-    }
+    for (Index j = 0; j < n; ++j) scale[j] = m.read[j] * m.entered[j];
+    turned(row(b, i, 0), kc, c + 1, -ks, s + 1);
+    turned(row(b, i, 1), -ks, c + 1, -kc, s + 1);
+    T *w1 = row(w, i, 0), *w2 = row(w, i, 1);
+    for (Index j = 0; j < n; ++j) w1[j] = m.write[j] * m.leaving[j] * c[n - 1 - j];
+    for (Index j = 0; j < n; ++j) w2[j] = m.write[j] * m.leaving[j] * s[n - 1 - j];
   }
 
   // g: strictly lower part q.k and the direct modes' pairs, diagonal with the zero-lag correction, zero above it as far
@@ -208,8 +202,7 @@ struct ChunkFactors {
     clear_above_diagonal(g);
   }
 
-  double *clocks_, *decays_;  // [time][modes], [modes][time]
-  T *writes_, *reads_;        // [modes][time]
+  T *writes_, *reads_, *clocks_;  // [modes][time]
 
  public:
   // Blocks of rows in which lower triangular products are made.

@@ -34,6 +34,8 @@ void scan_forward(Scratch& scratch, const SelectiveScanForward<T>& op, const Rot
   const Index modes = op.modes.decay.cols, width = op.width, size = 2 * modes * width, chunks = scan_chunks(op.length);
   ChunkFactors<T> f(scratch, modes);
   T* state = scratch.take<T>(size);
+  T* v = scratch.take<T>(kScanChunk * width);
+  T* z = scratch.take<T>(kScanChunk * width);
   if (op.entering.empty())
     std::fill_n(state, size, T(0));
   else
@@ -43,12 +45,12 @@ void scan_forward(Scratch& scratch, const SelectiveScanForward<T>& op, const Rot
     const Index n = std::min(kScanChunk, op.length - chunk * kScanChunk);
     if (!op.boundary.empty()) std::copy_n(state, size, op.boundary.row(sequence * chunks + chunk) + channel * size);
     f.compute(op, rotations, first, n, channel);
-    const T* v = op.v.row(first) + channel * width;
-    T* z = op.z.row(first) + channel * width;
-    cpu::set_product<T>(n, width, n, {f.g, kScanChunk, 1}, v, op.v.stride, z, op.z.stride, cpu::Shape::Lower);
-    cpu::add_product<T>(n, width, 2 * modes, {f.b, 1, kScanChunk}, state, width, z, op.z.stride);
+    cpu::copy_block(n, width, op.v.row(first) + channel * width, op.v.stride, v, width);
+    cpu::set_product<T>(n, width, n, {f.g, kScanChunk, 1}, v, width, z, width, cpu::Shape::Lower);
+    cpu::add_product<T>(n, width, 2 * modes, {f.b, 1, kScanChunk}, state, width, z, width);
+    cpu::copy_block(n, width, z, width, op.z.row(first) + channel * width, op.z.stride);
     carry_state(f, state, width);
-    cpu::add_product<T>(2 * modes, width, n, {f.w, kScanChunk, 1}, v, op.v.stride, state, width);
+    cpu::add_product<T>(2 * modes, width, n, {f.w, kScanChunk, 1}, v, width, state, width);
   }
   if (!op.leaving.empty()) std::copy_n(state, size, op.leaving.row(sequence) + channel * size);
 }
@@ -62,6 +64,7 @@ struct ModeSums {
 template <class T>
 struct ChunkGradients {
   T *s, *s_transposed;               // [time][time]: d_z v^T, strictly lower
+  T *d_z, *d_v;                      // [time][width]
   T *v_transposed, *d_z_transposed;  // [width][time]
   T *d_q, *d_k, *d_b, *d_w;          // [2 modes][time]
   T *d_write, *d_read, *d_clock;     // [modes][time]
@@ -69,7 +72,7 @@ struct ChunkGradients {
 
   ChunkGradients(Scratch& scratch, Index modes, Index width) {
     for (T** square : {&s, &s_transposed}) *square = scratch.take<T>(kScanChunk * kScanChunk);
-    for (T** values : {&v_transposed, &d_z_transposed}) *values = scratch.take<T>(width * kScanChunk);
+    for (T** values : {&d_z, &d_v, &v_transposed, &d_z_transposed}) *values = scratch.take<T>(width * kScanChunk);
     for (T** factor : {&d_q, &d_k, &d_b, &d_w}) *factor = scratch.take<T>(2 * modes * kScanChunk);
     for (T** gate : {&d_write, &d_read, &d_clock}) *gate = scratch.take<T>(modes * kScanChunk);
     diagonal = scratch.take<T>(kScanChunk);
@@ -106,7 +109,7 @@ class ScanBackward {
       factor_gradients(first);
       for (Index i = 0; i < modes_; ++i) mode_gradients(i, sums[i]);
       write_gates(first);
-      carry_adjoint(first);
+      carry_adjoint();
     }
     if (!op_.d_entering.empty()) std::copy_n(adjoint_, size_, op_.d_entering.row(sequence_) + channel_ * size_);
   }
@@ -114,19 +117,18 @@ class ScanBackward {
  private:
   // Gradients of values and of the factors q, k, b, w by matrix products.
   void factor_gradients(Index first) {
-    const Index n = f_.n, inner = 2 * modes_;
-    const T* v = op_.v.row(first) + channel_ * width_;
-    const T* d_z = op_.d_z.row(first) + channel_ * width_;
-    T* d_v = op_.d_v.row(first) + channel_ * width_;
-    cpu::set_product<T>(n, width_, n, {f_.g, 1, kScanChunk}, d_z, op_.d_z.stride, d_v, op_.d_v.stride,
-                        cpu::Shape::Upper);
-    cpu::add_product<T>(n, width_, inner, {f_.w, 1, kScanChunk}, adjoint_, width_, d_v, op_.d_v.stride);
+    const Index n = f_.n, inner = 2 * modes_, column = channel_ * width_;
+    cpu::copy_block(n, width_, op_.d_z.row(first) + column, op_.d_z.stride, g_.d_z, width_);
+    cpu::transpose(n, width_, g_.d_z, width_, g_.d_z_transposed, kScanChunk);
+    cpu::transpose(n, width_, op_.v.row(first) + column, op_.v.stride, g_.v_transposed, kScanChunk);
 
-    cpu::transpose(n, width_, v, op_.v.stride, g_.v_transposed, kScanChunk);
-    cpu::transpose(n, width_, d_z, op_.d_z.stride, g_.d_z_transposed, kScanChunk);
+    cpu::set_product<T>(n, width_, n, {f_.g, 1, kScanChunk}, g_.d_z, width_, g_.d_v, width_, cpu::Shape::Upper);
+    cpu::add_product<T>(n, width_, inner, {f_.w, 1, kScanChunk}, adjoint_, width_, g_.d_v, width_);
+    cpu::copy_block(n, width_, g_.d_v, width_, op_.d_v.row(first) + column, op_.d_v.stride);
+
     for (Index t = 0; t < n; t += f_.kRowBlock) {
       const Index rows = std::min(f_.kRowBlock, n - t), end = t + rows;
-      cpu::set_product<T>(rows, end, width_, {d_z + t * op_.d_z.stride, op_.d_z.stride, 1}, g_.v_transposed, kScanChunk,
+      cpu::set_product<T>(rows, end, width_, {g_.d_z + t * width_, width_, 1}, g_.v_transposed, kScanChunk,
                           g_.s + t * kScanChunk, kScanChunk);
       for (Index row = t; row < end; ++row) {
         g_.diagonal[row] = g_.s[row * kScanChunk + row];
@@ -272,7 +274,7 @@ class ScanBackward {
   }
 
   // adjoint of the entering state = what flows through the chunk + b^T d_z.
-  void carry_adjoint(Index first) {
+  void carry_adjoint() {
     for (Index i = 0; i < modes_; ++i) {
       const auto& m = f_.mode[i];
       const T c = m.through * m.cosine[f_.n], s = m.through * m.sine[f_.n];
@@ -283,8 +285,7 @@ class ScanBackward {
         e2[p] = c * y - s * x;
       }
     }
-    const T* d_z = op_.d_z.row(first) + channel_ * width_;
-    cpu::add_product<T>(2 * modes_, width_, f_.n, {f_.b, kScanChunk, 1}, d_z, op_.d_z.stride, adjoint_, width_);
+    cpu::add_product<T>(2 * modes_, width_, f_.n, {f_.b, kScanChunk, 1}, g_.d_z, width_, adjoint_, width_);
   }
 
   const SelectiveScanBackward<T>& op_;

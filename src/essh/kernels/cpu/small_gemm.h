@@ -55,10 +55,13 @@ template <class T, int Rows, int Columns, int Bytes, Into into = Into::Add>
 inline void tile(Strided<T> a, const T* b, Index b_stride, T* c, Index c_stride, Index begin, Index end) {
   using V = typename VectorOf<T, Bytes>::type;
   constexpr Index kLanes = Bytes / static_cast<Index>(sizeof(T));
-  V sum[Rows][Columns] = {};
-  if constexpr (into == Into::Add) {
-    for (int i = 0; i < Rows; ++i) {
-      for (int j = 0; j < Columns; ++j) std::memcpy(&sum[i][j], c + i * c_stride + j * kLanes, sizeof(V));
+  V sum[Rows][Columns];
+  for (int i = 0; i < Rows; ++i) {
+    for (int j = 0; j < Columns; ++j) {
+      if constexpr (into == Into::Add)
+        std::memcpy(&sum[i][j], c + i * c_stride + j * kLanes, sizeof(V));
+      else
+        sum[i][j] = V{};
     }
   }
   for (Index k = begin; k < end; ++k) {
@@ -186,6 +189,13 @@ void transpose(Index rows, Index columns, const T* in, Index in_stride, T* out, 
     for (Index c = r < whole_rows ? whole_columns : 0; c < columns; ++c)
       out[c * out_stride + r] = in[r * in_stride + c];
   }
+}
+
+// out = in, for blocks whose rows lie far apart: at a stride of some kilobytes they would push each other out of the
+// first-level cache.
+template <class T>
+void copy_block(Index rows, Index columns, const T* in, Index in_stride, T* out, Index out_stride) {
+  for (Index r = 0; r < rows; ++r) std::copy_n(in + r * in_stride, columns, out + r * out_stride);
 }
 
 }  // namespace essh::cpu

@@ -38,7 +38,7 @@ Index score_stride(Index keys, Index window) {
 template <class T>
 T* packed_rows(cpu::Scratch& scratch, Index rows, Index dim, const T* from, Index stride) {
   T* packed = scratch.take<T>(rows * dim);
-  for (Index r = 0; r < rows; ++r) std::copy_n(from + r * stride, dim, packed + r * dim);
+  cpu::copy_block(rows, dim, from, stride, packed, dim);
   return packed;
 }
 
@@ -164,10 +164,8 @@ void attend_backward(cpu::Scratch& scratch, const WindowAttentionBackward<T>& op
     cpu::add_product<T>(columns, dim, rows, {weights, 1, stride}, d_out + first * dim, dim, d_v + range.begin * dim,
                         dim);
   }
-  for (Index r = 0; r < length; ++r) {
-    std::copy_n(d_k + r * dim, dim, op.d_k.row(base + r) + column);
-    std::copy_n(d_v + r * dim, dim, op.d_v.row(base + r) + column);
-  }
+  cpu::copy_block(length, dim, d_k, dim, op.d_k.row(base) + column, op.d_k.stride);
+  cpu::copy_block(length, dim, d_v, dim, op.d_v.row(base) + column, op.d_v.stride);
 }
 
 }  // namespace
