@@ -103,7 +103,7 @@ TEST(Frontier, LabelsSeveralModelsByTheirFolders) {
 
 TEST(Frontier, MeasuresEveryTierOfAFamily) {
   log::set_level(log::Level::Quiet);
-  auto stream = cpu_stream(2);
+  auto stream = cpu_stream(1);
   const auto runner = small_runner();
   const auto tiers = tiers_of(runner.config());
   auto points = measure_costs(runner, "small", tiers, stream, {.depth = 9, .warmup = 1, .steps = 3, .prompts = 1});

@@ -12,7 +12,7 @@ namespace essh {
 namespace {
 
 TEST(SliceModel, ComputesWhatTheFamilyComputesAtThatCapacity) {
-  auto stream = cpu_stream(2);
+  auto stream = cpu_stream(1);
   const auto family = small_runner();
   const auto tier = find_tier(family.config(), "2x3");
   const Runner slice(slice_model(family, tier.capacity), "slice");
@@ -29,7 +29,7 @@ TEST(MeasureLatency, CountsMemoryAndOrdersItsQuantiles) {
   LoadedModel model{config, Parameters<float>(config)};
   initialise(model.parameters, config, 3);
   const Runner runner(std::move(model), "hash");
-  auto stream = cpu_stream(2);
+  auto stream = cpu_stream(1);
   const auto tier = find_tier(config, "T4");
   const auto result = measure_latency(runner, tier, stream, {.depth = 20, .warmup = 1, .steps = 9, .prompts = 1});
   EXPECT_GT(result.decode_ms_low, 0);

@@ -31,7 +31,7 @@ body { margin: 0 auto; padding: 28px 24px 48px; max-width: 1180px; background: v
 h1 { font-size: 26px; margin: 0 0 4px; overflow-wrap: anywhere; }
 h2 { font-size: 18px; margin: 34px 0 12px; }
 p { margin: 0 0 12px; color: var(--muted); }
-.facts { display: grid; grid-template-columns: repeat(auto-fit, minmax(140px, 1fr)); gap: 12px; margin: 18px 0 0; }
+.facts { display: grid; grid-template-columns: repeat(auto-fit, minmax(220px, 1fr)); gap: 12px; margin: 18px 0 0; }
 .facts div, figure, .card { background: var(--card); border: 1px solid var(--line); border-radius: 8px; }
 .facts div { padding: 10px 14px; }
 .facts dt { color: var(--muted); font-size: 13px; }
@@ -50,7 +50,7 @@ td.dominated { color: var(--muted); }
 pre { margin: 8px 0; font: 13px/1.45 ui-monospace, "DejaVu Sans Mono", monospace; overflow-x: auto; }
 )";
 
-// One curve per name, over tokens seen.
+// One curve per name.
 struct Curve {
   std::string name;
   double StepMetrics::*value;
@@ -76,7 +76,17 @@ plot::Series mean_curve(const std::vector<StepMetrics>& steps, const Curve& curv
   return series;
 }
 
+// A chart over tokens seen, in the unit that suits their number.
 std::string figure(plot::Panel panel) {
+  double most = 0;
+  for (const auto& series : panel.series)
+    for (const double x : series.x) most = std::max(most, x);
+  const auto [unit, name] = most >= 2e9   ? std::pair{1e9, "billion tokens"}
+                            : most >= 2e6 ? std::pair{1e6, "million tokens"}
+                                          : std::pair{1.0, "tokens"};
+  panel.x.title = name;
+  for (auto& series : panel.series)
+    for (double& x : series.x) x /= unit;
   return fmt::format(
       "<figure>{}</figure>\n",
       plot::to_svg({.panels = {std::move(panel)}, .columns = 1, .panel_width = 560, .panel_height = 340}));
@@ -85,7 +95,7 @@ std::string figure(plot::Panel panel) {
 // Nothing where none of the curves was measured.
 std::string curves(const std::vector<StepMetrics>& steps, const std::string& title, plot::Axis y,
                    const std::vector<Curve>& list) {
-  plot::Panel panel{.title = title, .x = {.title = "tokens"}, .y = std::move(y)};
+  plot::Panel panel{.title = title, .y = std::move(y)};
   for (const auto& curve : list) {
     auto series = mean_curve(steps, curve);
     if (!series.x.empty()) panel.series.push_back(std::move(series));
@@ -96,8 +106,7 @@ std::string curves(const std::vector<StepMetrics>& steps, const std::string& tit
 }
 
 std::string validation_curves(const std::vector<ValidationMetrics>& validations) {
-  plot::Panel panel{
-      .title = "Validation loss of every tier", .x = {.title = "tokens"}, .y = {.title = "nats per token"}};
+  plot::Panel panel{.title = "Validation loss of every tier", .y = {.title = "nats per token"}};
   for (const auto& validation : validations) {
     for (const auto& [tier, nll] : validation.tiers) {
       auto series = std::ranges::find(panel.series, tier, &plot::Series::name);
@@ -113,12 +122,11 @@ std::string validation_curves(const std::vector<ValidationMetrics>& validations)
 }
 
 std::string share_curves(const std::vector<StepMetrics>& steps) {
-  std::set<double> budgets;
+  std::set<double, std::greater<>> budgets;  // the full capacity first
   for (const auto& step : steps)
     for (const auto& [budget, count] : step.shares) budgets.insert(budget);
   if (budgets.empty()) return {};
-  plot::Panel panel{
-      .title = "Share of micro-batches at each capacity", .x = {.title = "tokens"}, .y = {.title = "share", .min = 0}};
+  plot::Panel panel{.title = "Share of micro-batches at each capacity", .y = {.title = "share", .min = 0}};
   const std::size_t width = (steps.size() + kSharePoints - 1) / kSharePoints;
   for (const double budget : budgets) {
     plot::Series series{.name = budget == 1 ? "full" : fmt::format("ξ={:.3g}", budget),
@@ -270,19 +278,22 @@ std::string to_html(const RunReport& report) {
   const auto loss =
       curves(steps, "Training loss", {.title = "nats per token"},
              {{"full capacity", &StepMetrics::full_loss}, {"reduced capacities", &StepMetrics::reduced_loss}}) +
-      validation_curves(validations) +
-      curves(steps, "Divergence from the full capacity", {.title = "distillation loss"},
-             {{"distillation", &StepMetrics::distillation}});
+      validation_curves(validations);
   if (!loss.empty()) out += "<h2>Loss</h2>\n";
   if (!loss.empty() && width > 1)
     out += fmt::format("<p>Each point of a training curve is the mean of {} steps.</p>\n", width);
   if (!loss.empty()) out += fmt::format("<div class=\"charts\">\n{}</div>\n", loss);
   if (!validations.empty()) out += "<h2>Tiers</h2>\n" + validation_table(validations);
 
-  const auto course = share_curves(steps) + curves(steps, "Learning rate", {.min = 0}, {{"lr", &StepMetrics::lr}}) +
-                      curves(steps, "Throughput", {.title = "tokens per second", .min = 0},
-                             {{"tokens per second", &StepMetrics::tokens_per_second}}) +
-                      curves(steps, "Gradient norm", {.scale = plot::Scale::Log}, {{"norm", &StepMetrics::grad_norm}});
+  const auto course =
+      share_curves(steps) +
+      curves(steps, "Divergence from the full capacity", {.title = "distillation loss"},
+             {{"distillation", &StepMetrics::distillation}}) +
+      curves(steps, "Learning rate", {.min = 0}, {{"lr", &StepMetrics::lr}}) +
+      curves(steps, "Gradient norm", {.scale = plot::Scale::Log}, {{"norm", &StepMetrics::grad_norm}}) +
+      curves(steps, "Throughput", {.title = "tokens per second", .min = 0},
+             {{"tokens per second", &StepMetrics::tokens_per_second}}) +
+      curves(steps, "Share of the machine's peak", {.min = 0, .max = 1}, {{"share", &StepMetrics::mfu}});
   if (!course.empty()) out += fmt::format("<h2>Course of training</h2>\n<div class=\"charts\">\n{}</div>\n", course);
   if (report.frontier) out += frontier_section(*report.frontier);
   if (!report.recipe.empty())
