@@ -1,7 +1,8 @@
 #pragma once
 #include <CLI/CLI.hpp>
 
-// Each verb adds its sub-command and, as callback, what runs it. Results go to standard output, words to standard error.
+// Each verb adds its sub-command and, as callback, what runs it. Results go to standard output, words to standard
+// error.
 namespace essh::verbs {
 
 void add_init(CLI::App& app);

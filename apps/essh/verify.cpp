@@ -21,8 +21,8 @@ void run(const Options& o) {
   Json list = Json::array();
   std::size_t bad = 0;
   for (const auto& model : o.models) {
-    const auto result =
-        verify_model(model, o.parent.empty() ? std::nullopt : std::optional<std::filesystem::path>(model_of_run(o.parent)), stream);
+    const auto result = verify_model(
+        model, o.parent.empty() ? std::nullopt : std::optional<std::filesystem::path>(model_of_run(o.parent)), stream);
     bad += !result.good();
     Json checks = Json::array();
     for (const auto& check : result.checks) {
