@@ -202,7 +202,7 @@ Frontier frontier_from_json(const Json& json, const std::string& place) {
 
 plot::Figure draw(const Frontier& frontier) {
   const bool quality = !frontier.data.empty();
-  const plot::Axis parameters{.title = "parameters", .scale = plot::Scale::Log};
+  const plot::Axis parameters{.title = "million parameters", .scale = plot::Scale::Log};
   const plot::Axis time{.title = fmt::format("ms per token, decoding at depth {}", frontier.depth)};
   const plot::Axis perplexity{.title = "perplexity", .scale = plot::Scale::Log};
   plot::Panel left{.title = quality ? "Quality against size" : "Time against size",
@@ -226,7 +226,7 @@ plot::Figure draw(const Frontier& frontier) {
                             (point.dominated_by.empty() ? "" : " (dominated)"));
   };
   for (const auto& point : frontier.points) {
-    const auto size = static_cast<double>(point.parameters);
+    const double size = 1e-6 * static_cast<double>(point.parameters);
     if (quality) {
       add(left, point, size, point.perplexity);
       add(right, point, point.latency.decode_ms, point.perplexity);

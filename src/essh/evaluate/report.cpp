@@ -41,6 +41,7 @@ figure { margin: 0; padding: 8px; overflow: hidden; }
 figure svg { display: block; width: 100%; height: auto; }
 .wide { grid-column: 1 / -1; }
 .card { padding: 4px 14px; overflow-x: auto; }
+.charts + .card { margin-top: 14px; }
 table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
 th, td { padding: 6px 10px; text-align: right; border-bottom: 1px solid var(--line); white-space: nowrap; }
 th { color: var(--muted); font-weight: 600; font-size: 13px; }
@@ -194,7 +195,7 @@ std::string frontier_section(const Frontier& frontier) {
   }
   auto chart = draw(frontier);
   chart.panel_width = 560;
-  out += fmt::format("</p>\n<div class=\"charts\"><figure class=\"wide\">{}</figure></div><br>\n", plot::to_svg(chart));
+  out += fmt::format("</p>\n<div class=\"charts\"><figure class=\"wide\">{}</figure></div>\n", plot::to_svg(chart));
   Table table;
   table.head({"tier", "parameters", "file", "state", "window KV", "perplexity", "bits/byte", "ms/token",
               "prefill tok/s", "memory", ""});
