@@ -61,7 +61,6 @@ void run(const Options& o) {
 void add_perplexity(CLI::App& verb) {
   auto* ppl = verb.add_subcommand("ppl", "perplexity and bits per byte of every tier on held-out text");
   auto o = std::make_shared<Options>();
-  constexpr auto kMost = std::int64_t{1} << 40;
   ppl->add_option("MODEL", o->models, "model or run folders")->required();
   ppl->add_option("--data", o->data,
                   "a prepared dataset (its validation split), or files of text, JSONL, .gz, .zst ...")
@@ -71,7 +70,7 @@ void add_perplexity(CLI::App& verb) {
       ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 24))
       ->capture_default_str();
   ppl->add_option("--windows", o->windows, "only the first so many (default: all)")
-      ->check(CLI::Range(std::int64_t{1}, kMost));
+      ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 32));
   ppl->add_option("--batch", o->batch, "windows in one pass (default: about 4096 tokens)")
       ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 20));
   ppl->add_option("--tokenizer", o->tokenizer, "a tokenizer for text files, when the model folder has none");

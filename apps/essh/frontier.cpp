@@ -43,24 +43,30 @@ void add_model(const Options& o, const std::string& model, Stream& stream, Front
   frontier.points.insert(frontier.points.end(), points.begin(), points.end());
 }
 
+void print_table(const Frontier& frontier) {
+  fmt::print("{}, {} threads, decoding at depth {}", frontier.processor, frontier.threads, frontier.depth);
+  if (!frontier.data.empty())
+    fmt::print("; perplexity of {} tokens of {}, context {}", frontier.tokens, frontier.data, frontier.context);
+  fmt::print("\n\n{}", to_table(frontier));
+}
+
 void run(const Options& o) {
   auto stream = cpu_stream(o.threads);
   Frontier frontier{.depth = o.latency.depth, .threads = o.threads, .processor = this_processor().model};
   for (const auto& model : o.models) add_model(o, model, stream, frontier);
   mark_dominated(frontier);
 
+  // Shown before anything is written: a full disk loses no measurement.
   const auto text = to_text(to_json(frontier), 2) + "\n";
+  if (o.json)
+    fmt::print("{}", text);
+  else
+    print_table(frontier);
   if (!o.csv.empty()) write_durably(o.csv, to_csv(frontier));
   if (!o.svg.empty()) write_durably(o.svg, plot::to_svg(draw(frontier)));
   // A run keeps its own frontier, for `essh report`.
-  const fs::path run_folder = o.models.front();
-  if (o.models.size() == 1 && find_model_folder(run_folder) != run_folder)
-    write_durably(run_folder / kRunFrontier, text);
-  if (o.json) return fmt::print("{}", text);
-  fmt::print("{}, {} threads, decoding at depth {}", frontier.processor, frontier.threads, frontier.depth);
-  if (!frontier.data.empty())
-    fmt::print("; perplexity of {} tokens of {}, context {}", frontier.tokens, frontier.data, frontier.context);
-  fmt::print("\n\n{}", to_table(frontier));
+  const fs::path only = o.models.front();
+  if (o.models.size() == 1 && find_model_folder(only) != only) write_durably(only / kRunFrontier, text);
 }
 
 }  // namespace
@@ -75,7 +81,7 @@ void add_frontier(CLI::App& app) {
       ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 24))
       ->capture_default_str();
   verb->add_option("--windows", o->windows, "only the first so many (default: all)")
-      ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 40));
+      ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 32));
   verb->add_option("--depth", o->latency.depth, "tokens read before decoding is timed; also the timed prompt")
       ->check(CLI::Range(Index{1}, Index{1} << 24))
       ->capture_default_str();
