@@ -95,7 +95,7 @@ Json step_entry(const StepReport& r, double rate, double utilisation, double sec
   const double loss =
       (r.full_loss * static_cast<double>(r.full_tokens) + r.reduced_loss * static_cast<double>(r.reduced_tokens)) /
       tokens;
-  Json entry = {{"kind", "step"}, {"step", r.step}, {"tokens", r.tokens}, {"loss", loss}};
+  Json entry = {{"kind", "step"}, {"step", r.step}, {"tokens", static_cast<Index>(r.tokens)}, {"loss", loss}};
   entry["full_loss"] = r.full_tokens > 0 ? Json(r.full_loss) : Json(nullptr);
   entry["reduced_loss"] = r.reduced_tokens > 0 ? Json(r.reduced_loss) : Json(nullptr);
   entry["distillation"] = r.reduced_tokens > 0 ? Json(r.divergence) : Json(nullptr);
@@ -131,7 +131,7 @@ void run_stage(Trainer& trainer, const Recipe& recipe, const fs::path& run, Stag
     for (const auto& tier : tiers_of(trainer.config())) tiers[tier.name] = losses.at(tier.name);
     metrics.write({{"kind", "validation"},
                    {"step", trainer.step_count()},
-                   {"tokens", trainer.snapshot().tokens},
+                   {"tokens", static_cast<Index>(trainer.tokens())},
                    {"tiers", tiers}});
     log::info("step {}: validation perplexity{}", trainer.step_count(), losses_line(losses, trainer.config()));
   };

@@ -48,6 +48,7 @@ class Trainer {
   bool finished() const { return step_ >= steps_; }
   Index step_count() const { return step_; }
   Index steps() const { return steps_; }
+  double tokens() const { return tokens_; }
   Index position() const { return loader_->position(); }
   // Passes over samples: those of a batch that went wrong.
   void skip_to(Index position) { loader_->seek(position); }
