@@ -96,9 +96,10 @@ class TokenizerFuzzer {
  private:
   // What was accepted gives ids of its own, takes them back, and is the same after being written and read again.
   void check(const Tokenizer& tokenizer) {
-    std::string sample =
+    static constexpr std::string_view kSample =
         "hello  aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa <x> y<|endoftext|>\n\n12 \xC3\xA9\xFF";
-    mutator_.mutate(sample, sample);
+    std::string sample(kSample);
+    mutator_.mutate(sample, kSample);
     const auto ids = tokenizer.encode(sample, {.add_special_tokens = true, .parse_special_tokens = mutator_.one_in(2)});
     for (const TokenId id : ids) {
       if (id < 0 || id >= tokenizer.vocab_size() || tokenizer.token_bytes(id).empty())
