@@ -5,8 +5,9 @@
 #include "essh/base/json.h"
 #include "essh/base/log.h"
 #include "essh/base/units.h"
-#include "essh/evaluate/model_argument.h"
 #include "essh/evaluate/perplexity.h"
+#include "essh/evaluate/tier_choice.h"
+#include "essh/train/run.h"
 
 namespace essh::verbs {
 namespace {
@@ -22,7 +23,7 @@ struct Options {
 };
 
 PerplexityReport measure(const Options& o, const std::string& model, Stream& stream) {
-  const auto folder = find_model_folder(model);
+  const auto folder = model_of_run(model);
   const auto runner = Runner::open(folder);
   const auto most = o.windows > 0 ? o.windows * o.context + 1 : std::numeric_limits<std::int64_t>::max();
   const auto text =

@@ -8,7 +8,9 @@
 #include "essh/base/json.h"
 #include "essh/base/log.h"
 #include "essh/base/machine.h"
-#include "essh/evaluate/model_argument.h"
+#include "essh/evaluate/report.h"
+#include "essh/evaluate/tier_choice.h"
+#include "essh/train/run.h"
 
 namespace essh::verbs {
 namespace {
@@ -25,7 +27,7 @@ struct Options {
 };
 
 void add_model(const Options& o, const std::string& model, Stream& stream, Frontier& frontier) {
-  const auto folder = find_model_folder(model);
+  const auto folder = model_of_run(model);
   const auto runner = Runner::open(folder);
   const auto tiers = choose_tiers(runner.config(), o.tiers);
   auto points = measure_costs(runner, model, tiers, stream, o.latency);
@@ -66,7 +68,7 @@ void run(const Options& o) {
   if (!o.svg.empty()) write_durably(o.svg, plot::to_svg(draw(frontier)));
   // A run keeps its own frontier, for `essh report`.
   const fs::path only = o.models.front();
-  if (o.models.size() == 1 && find_model_folder(only) != only) write_durably(only / kRunFrontier, text);
+  if (o.models.size() == 1 && model_of_run(only) != only) write_durably(only / kRunFrontier, text);
 }
 
 }  // namespace

@@ -81,6 +81,8 @@ TEST_F(ReportTest, APageStandsAloneAndEscapesWhatItShows) {
     if (step % 250 == 0) lines += validation_line(step, 5 - 0.001 * step, 4 - 0.001 * step);
   }
   write_durably(folder / "metrics.jsonl", lines);
+  EXPECT_EQ(to_html(read_run(folder)).find("Refinement"), std::string::npos);
+  write_durably(folder / "refine-metrics.jsonl", step_line(1, 4) + validation_line(1, 3.5, 2.5));
   write_durably(folder / "recipe.yaml", "name: <script>alert(1)</script> & more\n");
   Frontier frontier{.data = "text", .context = 512, .tokens = 1000, .depth = 64, .threads = 2};
   frontier.points = {{.model = "m", .tier = "T<1>", .channels = 8, .ffn = 64, .parameters = 1000, .perplexity = 9},
@@ -95,12 +97,30 @@ TEST_F(ReportTest, APageStandsAloneAndEscapesWhatItShows) {
     for (auto at = page.find(outside); at != std::string::npos; at = page.find(outside, at + 1))
       EXPECT_EQ(page.compare(at - 7, 33, "xmlns=\"http://www.w3.org/2000/svg"), 0) << page.substr(at - 20, 60);
   }
-  for (const char* title : {"Training loss", "Validation loss", "Share of micro-batches", "Learning rate", "Throughput",
-                            "Gradient norm", "Quality against size", "Recipe", "mean of 4 steps"}) {
+  for (const char* title :
+       {"Training loss", "Validation loss", "Pretraining", "Refinement", "Share of micro-batches", "Learning rate",
+        "Throughput", "Gradient norm", "Quality against size", "Recipe", "mean of 4 steps"}) {
     EXPECT_NE(page.find(title), std::string::npos) << title;
   }
   EXPECT_NE(page.find(fmt::format("{:.3f}", std::exp(3.0))), std::string::npos) << "T10's perplexity at the end";
+  EXPECT_NE(page.find(fmt::format("<dt>perplexity T10, refined</dt><dd>{:.2f}</dd>", std::exp(2.5))),
+            std::string::npos);
   EXPECT_LT(page.size(), 400'000u);
+}
+
+TEST_F(ReportTest, TimeIsTheSumOfSessions) {
+  // Two seconds a step: a session of 100 steps, then one of 50 whose clock began at zero.
+  std::string lines;
+  for (int step = 1; step <= 100; ++step) lines += step_line(step, 5);
+  for (int step = 1; step <= 50; ++step) {
+    auto line = step_line(step, 5);
+    line.replace(line.find("\"step\":"), 7 + std::to_string(step).size() + 1, fmt::format("\"step\":{}", 100 + step));
+    lines += line;
+  }
+  write_durably(folder / "metrics.jsonl", lines);
+  const auto page = to_html(read_run(folder));
+  EXPECT_NE(page.find("<dt>steps</dt><dd>150</dd>"), std::string::npos);
+  EXPECT_NE(page.find("<dt>time</dt><dd>5m 00s</dd>"), std::string::npos) << page.substr(page.find("<dt>time"), 60);
 }
 
 TEST_F(ReportTest, ARunAtItsBeginningHasAPage) {

@@ -41,7 +41,7 @@ void fields(Visitor& visit, StepMetrics& m) {
   visit("grad_norm", m.grad_norm, Field{.help = "before clipping"});
   visit("tokens_per_second", m.tokens_per_second, Field{.help = "of the step"});
   visit("mfu", m.mfu, Field{.help = "share of the machine's peak"});
-  visit("seconds", m.seconds, Field{.help = "of training so far, or of the step"});
+  visit("seconds", m.seconds, Field{.help = "since this session of the run began"});
 }
 
 struct ValidationMetrics {

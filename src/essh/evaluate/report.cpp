@@ -7,7 +7,6 @@
 #include "essh/base/file.h"
 #include "essh/base/json.h"
 #include "essh/base/units.h"
-#include "essh/evaluate/model_argument.h"
 #include "essh/plot/xml.h"
 
 namespace essh {
@@ -221,31 +220,75 @@ double median(const std::vector<StepMetrics>& steps, double StepMetrics::*value)
   return *middle;
 }
 
-std::string facts(const RunMetrics& metrics) {
+// Time of all sessions of a run: each counts from zero.
+double total_seconds(const std::vector<StepMetrics>& steps) {
+  double total = 0, before = 0;
+  for (const auto& step : steps) {
+    if (!std::isfinite(step.seconds)) continue;
+    total += step.seconds >= before ? step.seconds - before : step.seconds;
+    before = step.seconds;
+  }
+  return total;
+}
+
+std::string facts(const RunReport& report) {
   std::string out = "<dl class=\"facts\">\n";
-  const auto add = [&](std::string_view name, const std::string& value) {
-    out += fmt::format("<div><dt>{}</dt><dd>{}</dd></div>\n", name, plot::escape_xml(value));
+  const auto add = [&](const std::string& name, const std::string& value) {
+    out += fmt::format("<div><dt>{}</dt><dd>{}</dd></div>\n", plot::escape_xml(name), plot::escape_xml(value));
   };
-  if (!metrics.steps.empty()) {
-    const auto& last = metrics.steps.back();
+  if (const auto& steps = report.metrics.steps; !steps.empty()) {
+    const auto& last = steps.back();
     add("steps", fmt::format("{}", last.step));
     add("tokens", format_count(static_cast<double>(last.tokens)));
-    if (std::isfinite(last.seconds)) add("time", format_duration(last.seconds));
+    add("time", format_duration(total_seconds(steps)));
     if (std::isfinite(last.full_loss)) add("last full loss", number(last.full_loss, 3));
-    if (const double rate = median(metrics.steps, &StepMetrics::tokens_per_second); std::isfinite(rate))
+    if (const double rate = median(steps, &StepMetrics::tokens_per_second); std::isfinite(rate))
       add("tokens/s (median)", format_count(rate));
-    if (const double mfu = median(metrics.steps, &StepMetrics::mfu); std::isfinite(mfu))
+    if (const double mfu = median(steps, &StepMetrics::mfu); std::isfinite(mfu))
       add("of the machine's peak", fmt::format("{:.0f}%", 100 * mfu));
   }
-  if (!metrics.validations.empty()) {
-    const auto& tiers = metrics.validations.back().tiers;
-    if (!tiers.empty() && tiers.size() > 1)
-      add(fmt::format("perplexity {}", plot::escape_xml(tiers.front().first)),
-          number(std::exp(tiers.front().second), 2));
-    if (!tiers.empty())
-      add(fmt::format("perplexity {}", plot::escape_xml(tiers.back().first)), number(std::exp(tiers.back().second), 2));
+  const bool refined = report.refinement && !report.refinement->validations.empty();
+  const auto& validations = refined ? report.refinement->validations : report.metrics.validations;
+  if (!validations.empty() && !validations.back().tiers.empty()) {
+    const auto& tiers = validations.back().tiers;
+    const std::string stage = refined ? ", refined" : "";
+    if (tiers.size() > 1)
+      add(fmt::format("perplexity {}{}", tiers.front().first, stage), number(std::exp(tiers.front().second), 2));
+    add(fmt::format("perplexity {}{}", tiers.back().first, stage), number(std::exp(tiers.back().second), 2));
   }
   return out + "</dl>\n";
+}
+
+std::string chart_grid(const std::string& charts) {
+  return charts.empty() ? charts : fmt::format("<div class=\"charts\">\n{}</div>\n", charts);
+}
+
+// Loss curves and the tiers of one stage of training.
+std::string loss_section(const RunMetrics& metrics, std::string_view title) {
+  std::string out = fmt::format("<h2>{}</h2>\n", title);
+  if (metrics.steps.empty() && metrics.validations.empty()) out += "<p>No step is recorded yet.</p>\n";
+  if (metrics.torn) out += "<p>The last line of the metrics was cut off and is left out.</p>\n";
+  if (const auto width = (metrics.steps.size() + kCurvePoints - 1) / kCurvePoints; width > 1)
+    out += fmt::format("<p>Each point of a training curve is the mean of {} steps.</p>\n", width);
+  return out +
+         chart_grid(
+             curves(metrics.steps, "Training loss", {.title = "nats per token"},
+                    {{"full capacity", &StepMetrics::full_loss}, {"reduced capacities", &StepMetrics::reduced_loss}}) +
+             validation_curves(metrics.validations)) +
+         validation_table(metrics.validations);
+}
+
+std::string course_section(const std::vector<StepMetrics>& steps) {
+  const auto charts =
+      share_curves(steps) +
+      curves(steps, "Divergence from the full capacity", {.title = "distillation loss"},
+             {{"distillation", &StepMetrics::distillation}}) +
+      curves(steps, "Learning rate", {.min = 0}, {{"lr", &StepMetrics::lr}}) +
+      curves(steps, "Gradient norm", {.scale = plot::Scale::Log}, {{"norm", &StepMetrics::grad_norm}}) +
+      curves(steps, "Throughput", {.title = "tokens per second", .min = 0},
+             {{"tokens per second", &StepMetrics::tokens_per_second}}) +
+      curves(steps, "Share of the machine's peak", {.min = 0, .max = 1}, {{"share", &StepMetrics::mfu}});
+  return charts.empty() ? charts : "<h2>Course of pretraining</h2>\n" + chart_grid(charts);
 }
 
 }  // namespace
@@ -257,6 +300,7 @@ RunReport read_run(const fs::path& folder) {
   RunReport report{.name = (path.has_filename() ? path : path.parent_path()).filename().string(),
                    .metrics = read_metrics(folder / kRunMetrics),
                    .recipe = {}};
+  if (fs::exists(folder / kRunRefinementMetrics)) report.refinement = read_metrics(folder / kRunRefinementMetrics);
   if (fs::exists(folder / kRunRecipe)) report.recipe = read_text(folder / kRunRecipe, kRecipeLimit);
   if (const auto frontier = folder / kRunFrontier; fs::exists(frontier))
     report.frontier = frontier_from_json(read_json(frontier), frontier.string());
@@ -264,39 +308,16 @@ RunReport read_run(const fs::path& folder) {
 }
 
 std::string to_html(const RunReport& report) {
-  const auto& steps = report.metrics.steps;
-  const auto& validations = report.metrics.validations;
-  const std::size_t width = (steps.size() + kCurvePoints - 1) / kCurvePoints;
   std::string out = fmt::format(
       "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n<meta name=\"viewport\" "
       "content=\"width=device-width, initial-scale=1\">\n<title>{0}</title>\n<style>{1}</style>\n</head>\n<body>\n"
       "<h1>{0}</h1>\n",
       plot::escape_xml(report.name), kStyle);
-  if (steps.empty() && validations.empty()) out += "<p>No step is recorded yet.</p>\n";
-  if (report.metrics.torn) out += "<p>The last line of the metrics was cut off and is left out.</p>\n";
-  out += facts(report.metrics);
-
-  const auto loss =
-      curves(steps, "Training loss", {.title = "nats per token"},
-             {{"full capacity", &StepMetrics::full_loss}, {"reduced capacities", &StepMetrics::reduced_loss}}) +
-      validation_curves(validations);
-  if (!loss.empty()) out += "<h2>Loss</h2>\n";
-  if (!loss.empty() && width > 1)
-    out += fmt::format("<p>Each point of a training curve is the mean of {} steps.</p>\n", width);
-  if (!loss.empty()) out += fmt::format("<div class=\"charts\">\n{}</div>\n", loss);
-  if (!validations.empty()) out += "<h2>Tiers</h2>\n" + validation_table(validations);
-
-  const auto course =
-      share_curves(steps) +
-      curves(steps, "Divergence from the full capacity", {.title = "distillation loss"},
-             {{"distillation", &StepMetrics::distillation}}) +
-      curves(steps, "Learning rate", {.min = 0}, {{"lr", &StepMetrics::lr}}) +
-      curves(steps, "Gradient norm", {.scale = plot::Scale::Log}, {{"norm", &StepMetrics::grad_norm}}) +
-      curves(steps, "Throughput", {.title = "tokens per second", .min = 0},
-             {{"tokens per second", &StepMetrics::tokens_per_second}}) +
-      curves(steps, "Share of the machine's peak", {.min = 0, .max = 1}, {{"share", &StepMetrics::mfu}});
-  if (!course.empty()) out += fmt::format("<h2>Course of training</h2>\n<div class=\"charts\">\n{}</div>\n", course);
+  out += facts(report);
   if (report.frontier) out += frontier_section(*report.frontier);
+  if (report.refinement) out += loss_section(*report.refinement, "Refinement");
+  out += loss_section(report.metrics, "Pretraining");
+  out += course_section(report.metrics.steps);
   if (!report.recipe.empty())
     out += fmt::format("<h2>Recipe</h2>\n<div class=\"card\"><pre>{}</pre></div>\n", plot::escape_xml(report.recipe));
   return out + "</body>\n</html>\n";

@@ -8,19 +8,26 @@
 
 namespace essh {
 
+// Names inside a run folder.
+inline constexpr const char* kRunMetrics = "metrics.jsonl";
+inline constexpr const char* kRunRefinementMetrics = "refine-metrics.jsonl";
+inline constexpr const char* kRunRecipe = "recipe.yaml";
+inline constexpr const char* kRunFrontier = "frontier.json";
+
 struct RunReport {
   std::string name;
   RunMetrics metrics;
+  std::optional<RunMetrics> refinement = {};
   std::string recipe;  // empty: none was found
   std::optional<Frontier> frontier = {};
 };
 
-// metrics.jsonl and, where they are, recipe.yaml and frontier.json of a run folder.
+// metrics.jsonl and, where they are, the metrics of the refinement, recipe.yaml and frontier.json of a run folder.
 RunReport read_run(const std::filesystem::path& folder);
 
-// One HTML page: a summary, loss curves, capacity shares, learning rate, throughput, gradient norm, the frontier and
-// the recipe. No script and no reference to anything outside; text from files is escaped. Curves of long runs are means
-// of neighbouring steps.
+// One HTML page: a summary, loss curves of pretraining and refinement, capacity shares, learning rate, throughput,
+// gradient norm, the frontier and the recipe. No script and no reference to anything outside; text from files is
+// escaped. Curves of long runs are means of neighbouring steps.
 std::string to_html(const RunReport& report);
 
 }  // namespace essh

@@ -1,0 +1,13 @@
+#pragma once
+#include <string>
+#include <vector>
+
+#include "essh/model/capacity.h"
+#include "essh/model/config.h"
+
+namespace essh {
+
+// The tiers that `--tiers all` or `--tiers T1,T4,xi=0.3` means for a model, each capacity once, in the order given.
+std::vector<Tier> choose_tiers(const ModelConfig& config, const std::vector<std::string>& names);
+
+}  // namespace essh
