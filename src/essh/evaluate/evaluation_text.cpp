@@ -8,14 +8,6 @@ namespace essh {
 namespace fs = std::filesystem;
 namespace {
 
-constexpr std::string_view kLineBreaks = "\r\n";
-
-std::string_view without_outer_breaks(std::string_view text, const Piece& piece) {
-  if (piece.first) text.remove_prefix(std::min(text.find_first_not_of(kLineBreaks), text.size()));
-  if (piece.last) text = text.substr(0, text.find_last_not_of(kLineBreaks) + 1);
-  return text;
-}
-
 void append_documents(const fs::path& file, const Tokenizer& tokenizer, TokenId eos, std::int64_t most_tokens,
                       std::vector<TokenId>& tokens) {
   static const std::string kField = "text";
@@ -28,9 +20,8 @@ void append_documents(const fs::path& file, const Tokenizer& tokenizer, TokenId 
       fail(ErrorKind::BadFile, "{}: line {}: {}", file.string(), bad.number, describe(bad.fault, kField));
     }
     for (const auto& piece : block.pieces) {
-      const auto text = without_outer_breaks(std::string_view(block.text).substr(piece.begin, piece.size), piece);
-      if (piece.first && piece.last && text.empty()) continue;
-      tokenizer.encode(text, tokens, {.parse_special_tokens = false});
+      tokenizer.encode(std::string_view(block.text).substr(piece.begin, piece.size), tokens,
+                       {.parse_special_tokens = false});
       if (piece.last) tokens.push_back(eos);
     }
     block.clear();

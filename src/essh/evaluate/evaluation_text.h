@@ -16,9 +16,9 @@ class EvaluationText {
  public:
   // The validation split of a folder that `essh prepare` wrote.
   static EvaluationText from_dataset(const std::filesystem::path& folder);
-  // Text files (and whatever else open_document_reader() reads), one after the other: each document, line breaks at its
-  // ends left out, followed by `eos`. A text that looks like a special token stays text. Reading stops once there are
-  // `most_tokens`.
+  // Text files (and whatever else open_document_reader() reads), one after the other: each document as
+  // `prepare` takes it, followed by `eos`. A text that looks like a special token stays text. Reading stops once there
+  // are `most_tokens`.
   static EvaluationText from_files(const std::vector<std::filesystem::path>& files, const Tokenizer& tokenizer,
                                    TokenId eos, std::int64_t most_tokens);
   // Tokens as they are; without a tokenizer their bytes are unknown.
