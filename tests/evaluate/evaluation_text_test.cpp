@@ -47,11 +47,12 @@ TEST_F(EvaluationTextTest, EachDocumentIsFollowedByTheEndOfText) {
   const auto first = write("a.txt", "\nab\n\nc\n<|endoftext|>\n\n<|endoftext|>\nd<|endoftext|>\n");
   const auto second = write("b.txt", "e");
   const auto text = EvaluationText::from_files({first, second}, *bytes, 256, kAll);
-  std::vector<TokenId> expected = {'a', 'b', '\n', '\n', 'c', 256, 'd'};
-  for (const char c : std::string_view("<|endoftext|>")) expected.push_back(c);
+  // Byte for byte what stands between the lines, as `prepare` takes it.
+  std::vector<TokenId> expected = {'\n', 'a', 'b', '\n', '\n', 'c', '\n', 256, '\n', 256, 'd'};
+  for (const char c : std::string_view("<|endoftext|>\n")) expected.push_back(c);
   for (const TokenId token : {256, int{'e'}, 256}) expected.push_back(token);
   EXPECT_EQ(all(text), expected);
-  EXPECT_EQ(text.bytes(all(text)), 5 + 1 + 13 + 1) << "ends of text stand for no bytes";
+  EXPECT_EQ(text.bytes(all(text)), 7 + 1 + 15 + 1) << "ends of text stand for no bytes";
   EXPECT_EQ(EvaluationText::from_files({first, second}, *bytes, 256, 3).tokens(), 3);
 }
 

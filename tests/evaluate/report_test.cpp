@@ -114,7 +114,7 @@ TEST_F(ReportTest, TimeIsTheSumOfSessions) {
   for (int step = 1; step <= 100; ++step) lines += step_line(step, 5);
   for (int step = 1; step <= 50; ++step) {
     auto line = step_line(step, 5);
-    line.replace(line.find("\"step\":"), 7 + std::to_string(step).size() + 1, fmt::format("\"step\":{}", 100 + step));
+    line.replace(line.find("\"step\":"), 7 + std::to_string(step).size(), fmt::format("\"step\":{}", 100 + step));
     lines += line;
   }
   write_durably(folder / "metrics.jsonl", lines);
