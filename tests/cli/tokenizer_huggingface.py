@@ -21,7 +21,7 @@ except ImportError as missing:
     print(f"{missing}; install tokenizers")
     sys.exit(77)
 
-OPTIONS = argparse.Namespace(strings=100000, run_bytes=1 << 18, seed=1, data=known.SHARED)
+OPTIONS = argparse.Namespace(strings=40000, run_bytes=1 << 18, seed=1, data=known.SHARED)
 BATCH = 50000
 
 
