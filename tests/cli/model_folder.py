@@ -1,0 +1,87 @@
+"""A family from `init` to exports that Python's safetensors reads, and the two paths of `logits`."""
+import json
+import pathlib
+import shutil
+import tempfile
+import unittest
+
+import numpy
+from safetensors import safe_open
+
+from _command import EXIT_BAD_FILE, EXIT_USAGE, essh, essh_json
+
+
+class ModelFolder(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = pathlib.Path(tempfile.mkdtemp(prefix="essh-cli-"))
+        cls.family = cls.folder / "family"
+        assert essh("init", "tiny", "-o", cls.family, "--seed", 3).returncode == 0
+        assert essh("export", cls.family, "all", "-o", cls.folder / "f32").returncode == 0
+        assert essh("export", cls.family, "--tier", "T1,T4", "--dtype", "bf16", "-o", cls.folder / "bf16").returncode == 0
+
+    @classmethod
+    def tearDownClass(cls):
+        shutil.rmtree(cls.folder)
+
+    def test_info_prints_the_numbers_of_the_specification(self):
+        tiers = {tier["tier"]: tier for tier in essh_json("info", "370m", "--json")["tiers"]}
+        self.assertEqual(list(tiers), [f"T{i}" for i in range(1, 11)])
+        self.assertEqual([tiers[t]["parameters"] for t in ("T1", "T4", "T7", "T10")], [92144664, 185254998, 274275867, 370866144])
+        self.assertEqual([tiers["T4"][k] for k in ("channels", "ffn", "state_bytes", "kv_bytes")], [18, 1792, 612864, 22020096])
+
+    def test_safetensors_reads_every_export(self):
+        tiers = {tier["tier"]: tier["parameters"] for tier in essh_json("info", self.family, "--json")["tiers"]}
+        for export in sorted((self.folder / "f32").iterdir()):
+            config = json.loads((export / "config.json").read_text())
+            with safe_open(export / "model.safetensors", framework="numpy") as file:
+                self.assertEqual(file.metadata()["format"], "pt")
+                tensors = {name: file.get_tensor(name) for name in file.keys()}
+            self.assertEqual(sum(t.size for t in tensors.values()), tiers[export.name])
+            self.assertEqual(tensors["model.layers.0.mixer.decay"].shape, (config["spectral_channels"], config["spectral_modes"]))
+            self.assertEqual(tensors["model.layers.0.mlp.down_proj.weight"].shape, (config["hidden_size"], config["intermediate_size"]))
+
+    def test_an_export_is_a_slice_of_the_family(self):
+        with safe_open(self.family / "model.safetensors", framework="numpy") as file:
+            whole = file.get_tensor("model.layers.0.mlp.down_proj.weight")
+        with safe_open(self.folder / "f32" / "T4" / "model.safetensors", framework="numpy") as file:
+            part = file.get_tensor("model.layers.0.mlp.down_proj.weight")
+        numpy.testing.assert_array_equal(part, whole[:, :part.shape[1]])
+
+    def test_verify_compares_bitwise_with_the_parent(self):
+        exports = [*(self.folder / "f32").iterdir(), *(self.folder / "bf16").iterdir()]
+        self.assertTrue(essh_json("verify", *exports, "--parent", self.family, "--json")["good"])
+        broken = self.folder / "broken"
+        shutil.copytree(self.folder / "f32" / "T4", broken)
+        with open(broken / "model.safetensors", "r+b") as file:
+            file.seek(-4000, 2)
+            file.write(b"\x00\x00\x80\x3f" * 8)
+        result = essh("verify", broken, "--parent", self.family)
+        self.assertEqual(result.returncode, EXIT_BAD_FILE)
+        self.assertIn(b"FAIL", result.stdout)
+
+    def test_logits_of_both_paths_agree(self):
+        tokens, out = self.folder / "ids.json", self.folder / "logits.npy"
+        tokens.write_text(json.dumps([(7 * i * i + 3) % 2048 for i in range(200)]))
+        logits = {}
+        for path in ("parallel", "recurrent"):
+            self.assertEqual(essh("logits", self.family, "--tokens", tokens, "--out", out, "--tier", "T4", "--path", path).returncode, 0)
+            logits[path] = numpy.load(out)
+        self.assertEqual(logits["parallel"].shape, (200, 2048))
+        error = numpy.linalg.norm(logits["parallel"] - logits["recurrent"]) / numpy.linalg.norm(logits["parallel"])
+        self.assertLess(error, 1e-5)
+        tokens.write_text("[1, 99999]")
+        self.assertEqual(essh("logits", self.family, "--tokens", tokens, "--out", out).returncode, EXIT_USAGE)
+
+    def test_a_saved_state_goes_on_where_it_stopped(self):
+        export, state = self.folder / "f32" / "T4", self.folder / "state"
+        common = ("--ids", "--ignore-eos", "--json")
+        whole = essh_json("generate", export, "--tokens", "1,2,3", "-n", 12, *common)["tokens"]
+        first = essh_json("generate", export, "--tokens", "1,2,3", "-n", 5, "--state-out", state, *common)["tokens"]
+        rest = essh_json("generate", export, "--state-in", state, "-n", 7, *common)["tokens"]
+        self.assertEqual(first + rest, whole)
+        self.assertEqual(essh("generate", self.folder / "f32" / "T5", "--state-in", state, "-n", 1).returncode, EXIT_BAD_FILE)
+
+
+if __name__ == "__main__":
+    unittest.main()
