@@ -77,17 +77,6 @@ inline void tile(Strided<T> a, const T* b, Index b_stride, T* c, Index c_stride,
   }
 }
 
-// One element as the vectors do it: fused where the processor has the instruction. Left to the compiler, a lone element
-// is sometimes fused and sometimes not.
-template <class T>
-inline T multiply_add(T a, T b, T sum) {
-#if defined(__FMA__) || defined(__ARM_FEATURE_FMA)
-  return std::fma(a, b, sum);
-#else
-  return a * b + sum;
-#endif
-}
-
 template <Into into, class T, int Rows>
 inline void row_block(Strided<T> a, const T* b, Index b_stride, T* c, Index c_stride, Index columns, Index begin,
                       Index end) {
@@ -107,13 +96,20 @@ inline void row_block(Strided<T> a, const T* b, Index b_stride, T* c, Index c_st
     constexpr Index kFew = 16 / static_cast<Index>(sizeof(T));
     for (; j + kFew <= columns; j += kFew) tile<T, Rows, 1, 16, into>(a, b + j, b_stride, c + j, c_stride, begin, end);
   }
-  for (; j < columns; ++j) {
-    for (int i = 0; i < Rows; ++i) {
-      T sum = into == Into::Add ? c[i * c_stride + j] : T(0);
-      for (Index k = begin; k < end; ++k) sum = multiply_add(a.data[i * a.row + k * a.col], b[k * b_stride + j], sum);
-      c[i * c_stride + j] = sum;
-    }
+  if (j == columns) return;
+  // The last few columns from padded copies: through vectors too, a lone element may be rounded otherwise.
+  constexpr Index kFew = 16 / static_cast<Index>(sizeof(T)), kPiece = 64;
+  const Index rest = columns - j;
+  T ends[Rows * kFew] = {}, piece[kPiece * kFew] = {};
+  if constexpr (into == Into::Add) {
+    for (int i = 0; i < Rows; ++i) std::copy_n(c + i * c_stride + j, rest, ends + i * kFew);
   }
+  for (Index k = begin; k < end; k += kPiece) {
+    const Index count = std::min(kPiece, end - k);
+    for (Index n = 0; n < count; ++n) std::copy_n(b + (k + n) * b_stride + j, rest, piece + n * kFew);
+    tile<T, Rows, 1, 16>({a.data + k * a.col, a.row, a.col}, piece, kFew, ends, kFew, 0, count);
+  }
+  for (int i = 0; i < Rows; ++i) std::copy_n(ends + i * kFew, rest, c + i * c_stride + j);
 }
 
 }  // namespace detail
