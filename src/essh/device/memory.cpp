@@ -5,11 +5,16 @@
 #include <new>
 
 #include "essh/base/units.h"
+#if ESSH_WITH_CUDA
+#include "essh/device/cuda/stream.h"
+#endif
 
 namespace essh {
 namespace {
 constexpr std::size_t kAlignment = 256;
+// Blocks are never given back, so large ones waste less at their ends; a GPU has room for that.
 constexpr std::size_t kArenaBlock = std::size_t{32} << 20;
+constexpr std::size_t kCudaArenaBlock = std::size_t{256} << 20;
 
 std::size_t round_up(std::size_t bytes) {
   return (bytes + kAlignment - 1) / kAlignment * kAlignment;
@@ -18,7 +23,14 @@ std::size_t round_up(std::size_t bytes) {
 
 Buffer::Buffer(Device device, std::size_t bytes, const char* purpose) : device_(device), bytes_(bytes) {
   if (bytes == 0) return;
-  if (device != Device::Cpu) fail(ErrorKind::Unsupported, "{}: this build has no CUDA memory", purpose);
+  if (device == Device::Cuda) {
+#if ESSH_WITH_CUDA
+    data_ = cuda::allocate(round_up(bytes), purpose);
+    return;
+#else
+    fail(ErrorKind::Unsupported, "{}: this build has no CUDA memory", purpose);
+#endif
+  }
   data_ = std::aligned_alloc(kAlignment, round_up(bytes));
   if (data_ == nullptr) {
     fail(ErrorKind::OutOfMemory, "cannot allocate {} for {}; use a smaller batch, context or capacity",
@@ -27,6 +39,12 @@ Buffer::Buffer(Device device, std::size_t bytes, const char* purpose) : device_(
 }
 
 Buffer::~Buffer() {
+#if ESSH_WITH_CUDA
+  if (device_ == Device::Cuda) {
+    cuda::release(data_);
+    return;
+  }
+#endif
   std::free(data_);
 }
 
@@ -37,7 +55,8 @@ void* Arena::allocate(std::size_t bytes) {
     at_.used = 0;
   }
   if (at_.block == blocks_.size()) {
-    blocks_.push_back({Buffer(device_, std::max(bytes, kArenaBlock), "activations")});
+    blocks_.push_back(
+        {Buffer(device_, std::max(bytes, device_ == Device::Cuda ? kCudaArenaBlock : kArenaBlock), "activations")});
     at_.used = 0;
   }
   void* place = blocks_[at_.block].memory.as<std::byte>() + at_.used;

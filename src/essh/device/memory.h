@@ -40,6 +40,25 @@ class Buffer {
   std::size_t bytes_ = 0;
 };
 
+// `size` elements owned on one device, uninitialised.
+template <class T>
+class Array {
+ public:
+  Array() = default;
+  Array(Device device, Index size, const char* purpose)
+      : buffer_(device, static_cast<std::size_t>(size) * sizeof(T), purpose), size_(size) {}
+
+  T* data() const { return buffer_.as<T>(); }
+  Index size() const { return size_; }
+  std::size_t bytes() const { return buffer_.bytes(); }
+  Vector<T> view() const { return {data(), size_}; }
+  Vector<T> view(Index first, Index count) const { return {data() + first, count}; }
+
+ private:
+  Buffer buffer_;
+  Index size_ = 0;
+};
+
 // Scratch and activations of one pass: allocation moves a pointer, and everything is given back at once. Grows by whole
 // blocks and keeps them, so that after the first pass nothing is allocated.
 class Arena {

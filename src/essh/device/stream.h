@@ -1,31 +1,76 @@
 #pragma once
 #include <memory>
+#include <span>
 #include <variant>
 
 #include "essh/device/cpu/stream.h"
 #include "essh/device/memory.h"
+#if ESSH_WITH_CUDA
+#include "essh/device/cuda/stream.h"
+#else
+namespace essh::cuda {
+class Stream;
+}
+#endif
 
 namespace essh {
 
-namespace cuda {
-class Stream;
-}
+// Which number types a device computes in: double on the CPU, the reference; bf16 on CUDA; float on both.
+namespace detail {
+template <class Kernel, class T>
+struct Uses : std::false_type {};
+template <template <class...> class Kernel, class... Types, class T>
+struct Uses<Kernel<Types...>, T> : std::bool_constant<(std::is_same_v<Types, T> || ...)> {};
+}  // namespace detail
 
 // Where kernels run: one of the devices of this build. launch(stream, Kernel{...}) calls the kernel's run() for that
 // device; a missing one is a link error that names it.
 class Stream {
  public:
   explicit Stream(std::unique_ptr<cpu::Stream> stream) : device_(std::move(stream)) {}
+#if ESSH_WITH_CUDA
+  explicit Stream(std::unique_ptr<cuda::Stream> stream) : device_(std::move(stream)) {}
+#endif
 
-  Device device() const { return Device::Cpu; }
+  Device device() const {
+    return device_.index() == 0 ? Device::Cpu : Device::Cuda;
+  }
 
   template <class Kernel>
   void launch(const Kernel& kernel) {
-    std::visit([&](auto& stream) { run(*stream, kernel); }, device_);
+    if (auto* cpu = std::get_if<std::unique_ptr<cpu::Stream>>(&device_)) {
+      if constexpr (detail::Uses<Kernel, BFloat16>::value)
+        fail(ErrorKind::Unsupported, "bf16 arithmetic runs on CUDA only; choose float32");
+      else
+        run(**cpu, kernel);
+    }
+#if ESSH_WITH_CUDA
+    if (auto* cuda = std::get_if<std::unique_ptr<cuda::Stream>>(&device_)) {
+      if constexpr (detail::Uses<Kernel, double>::value)
+        fail(ErrorKind::Unsupported, "float64 arithmetic runs on the CPU only");
+      else
+        run(**cuda, kernel);
+    }
+#endif
   }
 
+  // Between host and device memory or within one, in order with the kernels; on return host memory is read or written.
+  void copy(void* to, const void* from, std::size_t bytes);
+  // Returns when everything launched so far has run.
+  void wait();
+
+  // The stream of one device, for what only that device has; null on the other.
+  cpu::Stream* cpu() {
+    return device_.index() == 0 ? std::get<0>(device_).get() : nullptr;
+  }
+  cuda::Stream* cuda();
+
  private:
+#if ESSH_WITH_CUDA
+  std::variant<std::unique_ptr<cpu::Stream>, std::unique_ptr<cuda::Stream>> device_;
+#else
   std::variant<std::unique_ptr<cpu::Stream>> device_;
+#endif
 };
 
 template <class Kernel>
@@ -33,8 +78,31 @@ void launch(Stream& stream, const Kernel& kernel) {
   stream.launch(kernel);
 }
 
+// Elements from the host to a device view of the same size, and back.
+template <class T>
+void upload(Stream& stream, std::span<const std::type_identity_t<T>> from, Vector<T> to) {
+  ESSH_ASSERT(static_cast<Index>(from.size()) == to.size);
+  stream.copy(to.data, from.data(), from.size_bytes());
+}
+template <class T>
+void download(Stream& stream, Vector<T> from, std::span<std::remove_const_t<T>> to) {
+  ESSH_ASSERT(static_cast<Index>(to.size()) == from.size);
+  stream.copy(to.data(), from.data, to.size_bytes());
+}
+
 inline Stream cpu_stream(int threads = available_cores()) {
   return Stream(std::make_unique<cpu::Stream>(threads));
 }
+
+// "cpu", "cuda" or "cuda:1"; "auto" takes a GPU when there is one. Whatever this build or machine has not is refused
+// with the reason.
+struct DeviceChoice {
+  Device device = Device::Cpu;
+  int index = 0;
+};
+DeviceChoice parse_device(std::string_view name);
+Stream open_stream(DeviceChoice choice, int threads = available_cores());
+// GPUs of this machine, for people; empty in a build without CUDA.
+std::vector<std::string> gpu_names();
 
 }  // namespace essh

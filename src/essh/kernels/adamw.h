@@ -16,5 +16,7 @@ struct AdamW {
 
 template <class W>
 void run(cpu::Stream&, const AdamW<W>&);
+template <class W>
+void run(cuda::Stream&, const AdamW<W>&);
 
 }  // namespace essh

@@ -12,5 +12,7 @@ struct ColumnSquares {
 
 template <class T>
 void run(cpu::Stream&, const ColumnSquares<T>&);
+template <class T>
+void run(cuda::Stream&, const ColumnSquares<T>&);
 
 }  // namespace essh

@@ -19,6 +19,10 @@ struct Fill {
 template <class T>
 void run(cpu::Stream&, const Copy<T>&);
 template <class T>
+void run(cuda::Stream&, const Copy<T>&);
+template <class T>
 void run(cpu::Stream&, const Fill<T>&);
+template <class T>
+void run(cuda::Stream&, const Fill<T>&);
 
 }  // namespace essh

@@ -18,5 +18,7 @@ struct CrossEntropy {
 
 template <class T>
 void run(cpu::Stream&, const CrossEntropy<T>&);
+template <class T>
+void run(cuda::Stream&, const CrossEntropy<T>&);
 
 }  // namespace essh

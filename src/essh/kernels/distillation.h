@@ -21,5 +21,7 @@ struct Distillation {
 
 template <class T>
 void run(cpu::Stream&, const Distillation<T>&);
+template <class T>
+void run(cuda::Stream&, const Distillation<T>&);
 
 }  // namespace essh

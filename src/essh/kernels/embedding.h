@@ -21,6 +21,10 @@ struct EmbeddingBackward {
 template <class T>
 void run(cpu::Stream&, const EmbeddingForward<T>&);
 template <class T>
+void run(cuda::Stream&, const EmbeddingForward<T>&);
+template <class T>
 void run(cpu::Stream&, const EmbeddingBackward<T>&);
+template <class T>
+void run(cuda::Stream&, const EmbeddingBackward<T>&);
 
 }  // namespace essh

@@ -21,6 +21,10 @@ struct GatesBackward {
 template <class T>
 void run(cpu::Stream&, const GatesForward<T>&);
 template <class T>
+void run(cuda::Stream&, const GatesForward<T>&);
+template <class T>
 void run(cpu::Stream&, const GatesBackward<T>&);
+template <class T>
+void run(cuda::Stream&, const GatesBackward<T>&);
 
 }  // namespace essh

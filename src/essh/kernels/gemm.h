@@ -19,5 +19,7 @@ struct Gemm {
 
 template <class T, class Out>
 void run(cpu::Stream&, const Gemm<T, Out>&);
+template <class T, class Out>
+void run(cuda::Stream&, const Gemm<T, Out>&);
 
 }  // namespace essh

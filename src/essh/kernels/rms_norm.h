@@ -27,6 +27,10 @@ struct RmsNormBackward {
 template <class T>
 void run(cpu::Stream&, const RmsNormForward<T>&);
 template <class T>
+void run(cuda::Stream&, const RmsNormForward<T>&);
+template <class T>
 void run(cpu::Stream&, const RmsNormBackward<T>&);
+template <class T>
+void run(cuda::Stream&, const RmsNormBackward<T>&);
 
 }  // namespace essh

@@ -19,5 +19,7 @@ struct Rope {
 
 template <class T>
 void run(cpu::Stream&, const Rope<T>&);
+template <class T>
+void run(cuda::Stream&, const Rope<T>&);
 
 }  // namespace essh

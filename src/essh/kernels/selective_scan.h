@@ -88,8 +88,14 @@ inline Index scan_chunks(Index length) {
 template <class T>
 void run(cpu::Stream&, const SelectiveScanForward<T>&);
 template <class T>
+void run(cuda::Stream&, const SelectiveScanForward<T>&);
+template <class T>
 void run(cpu::Stream&, const SelectiveScanBackward<T>&);
 template <class T>
+void run(cuda::Stream&, const SelectiveScanBackward<T>&);
+template <class T>
 void run(cpu::Stream&, const SelectiveStep<T>&);
+template <class T>
+void run(cuda::Stream&, const SelectiveStep<T>&);
 
 }  // namespace essh

@@ -20,6 +20,10 @@ struct SwigluBackward {
 template <class T>
 void run(cpu::Stream&, const SwigluForward<T>&);
 template <class T>
+void run(cuda::Stream&, const SwigluForward<T>&);
+template <class T>
 void run(cpu::Stream&, const SwigluBackward<T>&);
+template <class T>
+void run(cuda::Stream&, const SwigluBackward<T>&);
 
 }  // namespace essh

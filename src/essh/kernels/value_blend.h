@@ -27,6 +27,10 @@ struct ValueBlendBackward {
 template <class T>
 void run(cpu::Stream&, const ValueBlendForward<T>&);
 template <class T>
+void run(cuda::Stream&, const ValueBlendForward<T>&);
+template <class T>
 void run(cpu::Stream&, const ValueBlendBackward<T>&);
+template <class T>
+void run(cuda::Stream&, const ValueBlendBackward<T>&);
 
 }  // namespace essh

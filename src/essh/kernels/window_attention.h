@@ -29,6 +29,10 @@ struct WindowAttentionBackward {
 template <class T>
 void run(cpu::Stream&, const WindowAttentionForward<T>&);
 template <class T>
+void run(cuda::Stream&, const WindowAttentionForward<T>&);
+template <class T>
 void run(cpu::Stream&, const WindowAttentionBackward<T>&);
+template <class T>
+void run(cuda::Stream&, const WindowAttentionBackward<T>&);
 
 }  // namespace essh

@@ -1,0 +1,67 @@
+#include "essh/device/stream.h"
+
+#include <charconv>
+#include <cstring>
+
+namespace essh {
+
+void Stream::copy(void* to, const void* from, std::size_t bytes) {
+#if ESSH_WITH_CUDA
+  if (auto* gpu = cuda()) return gpu->copy(to, from, bytes);
+#endif
+  if (bytes > 0) std::memcpy(to, from, bytes);
+}
+
+void Stream::wait() {
+#if ESSH_WITH_CUDA
+  if (auto* gpu = cuda()) gpu->wait();
+#endif
+}
+
+cuda::Stream* Stream::cuda() {
+#if ESSH_WITH_CUDA
+  return device_.index() == 1 ? std::get<1>(device_).get() : nullptr;
+#else
+  return nullptr;
+#endif
+}
+
+DeviceChoice parse_device(std::string_view name) {
+  if (name == "cpu") return {};
+#if ESSH_WITH_CUDA
+  const int count = cuda::device_count();
+#else
+  const int count = 0;
+#endif
+  if (name == "auto") return {.device = count > 0 ? Device::Cuda : Device::Cpu};
+  int index = 0;
+  const auto number = name.starts_with("cuda:") ? name.substr(5) : std::string_view("0");
+  const auto [end, status] = std::from_chars(number.data(), number.data() + number.size(), index);
+  if ((name != "cuda" && !name.starts_with("cuda:")) || status != std::errc{} || end != number.data() + number.size() ||
+      index < 0)
+    fail(ErrorKind::Usage, "--device {}: choose cpu, cuda, cuda:N or auto", name);
+#if !ESSH_WITH_CUDA
+  fail(ErrorKind::Unsupported, "--device {}: this build has no CUDA; build with `cmake --preset cuda`", name);
+#endif
+  if (count == 0) fail(ErrorKind::Device, "--device {}: no GPU or no driver on this machine; use --device cpu", name);
+  if (index >= count) fail(ErrorKind::Usage, "--device {}: the last GPU is cuda:{}", name, count - 1);
+  return {.device = Device::Cuda, .index = index};
+}
+
+Stream open_stream(DeviceChoice choice, int threads) {
+#if ESSH_WITH_CUDA
+  if (choice.device == Device::Cuda) return Stream(std::make_unique<cuda::Stream>(choice.index));
+#endif
+  ESSH_ASSERT(choice.device == Device::Cpu);
+  return cpu_stream(threads);
+}
+
+std::vector<std::string> gpu_names() {
+#if ESSH_WITH_CUDA
+  return cuda::device_names();
+#else
+  return {};
+#endif
+}
+
+}  // namespace essh
