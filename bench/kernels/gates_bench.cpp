@@ -12,8 +12,8 @@ void gates_forward(benchmark::State& state) {
   const Operand<float> write(kTokens, kColumns), read(kTokens, kColumns), clock(kTokens, kColumns),
       bias(1, kColumns, 0, 0);
   for (auto _ : state) {
-    run(stream(),
-        GatesForward<float>{write.view(), read.view(), clock.view(), bias.vector(), bias.vector(), bias.vector()});
+    run(stream(), GatesForward<float>{write.view(), read.view(), clock.view(), bias.vector(), bias.vector(),
+                                      bias.vector(), write.view(), read.view(), clock.view()});
   }
   count_bytes(state, 6 * kMatrix);
 }
@@ -24,8 +24,9 @@ void gates_backward(benchmark::State& state) {
       d_read(kTokens, kColumns), d_clock(kTokens, kColumns), d_bias(3, kColumns);
   const auto bias = [&](Index r) { return Vector<float>{d_bias.view().row(r), kColumns}; };
   for (auto _ : state) {
-    run(stream(), GatesBackward<float>{gate.view(), gate.view(), clock.view(), d_write.view(), d_read.view(),
-                                       d_clock.view(), bias(0), bias(1), bias(2)});
+    run(stream(),
+        GatesBackward<float>{gate.view(), gate.view(), clock.view(), d_write.view(), d_read.view(), d_clock.view(),
+                             d_write.view(), d_read.view(), d_clock.view(), bias(0), bias(1), bias(2)});
   }
   count_bytes(state, 9 * kMatrix);
 }

@@ -33,7 +33,7 @@ struct Problem {
   }
   void forward(cpu::Stream& stream) const {
     run(stream, GatesForward<T>{write.view, read.view, clock.view, write_bias.vector(), read_bias.vector(),
-                                clock_bias.vector()});
+                                clock_bias.vector(), write.view, read.view, clock.view});
   }
 };
 
@@ -77,7 +77,8 @@ TYPED_TEST(Gates, FarLogitsSaturate) {
       logits->view(0, 0) = static_cast<T>(far);
       logits->view(0, 1) = static_cast<T>(-far);
     }
-    run(stream, GatesForward<T>{write.view, read.view, clock.view, bias.vector(), bias.vector(), bias.vector()});
+    run(stream, GatesForward<T>{write.view, read.view, clock.view, bias.vector(), bias.vector(), bias.vector(),
+                                write.view, read.view, clock.view});
     EXPECT_EQ(write.view(0, 0), T(2));
     EXPECT_NEAR(number(write.view(0, 1)), 0, 1e-80);
     EXPECT_EQ(read.view(0, 0), T(2));
@@ -109,7 +110,8 @@ TYPED_TEST(Gates, GradientsAgreeWithDualNumbers) {
       {logits.read, logits.read_bias, d_read, d_read_bias, d_read, d_read_bias, reference::gate<Dual>, "read"},
       {logits.clock, logits.clock_bias, d_clock, d_clock_bias, d_clock, d_clock_bias, reference::clock<Dual>, "clock"}};
   run(stream, GatesBackward<T>{gates.write.view, gates.read.view, gates.clock.view, d_write.view, d_read.view,
-                               d_clock.view, d_write_bias.vector(), d_read_bias.vector(), d_clock_bias.vector()});
+                               d_clock.view, d_write.view, d_read.view, d_clock.view, d_write_bias.vector(),
+                               d_read_bias.vector(), d_clock_bias.vector()});
   for (const Case& one : cases) {
     EXPECT_TRUE(one.d_logits.gap_is_intact() && one.d_bias.gap_is_intact());
     for (Index c = 0; c < columns; ++c) {
@@ -136,8 +138,9 @@ TYPED_TEST(Gates, TheGradientOfASlowClockKeepsItsDigits) {
   StridedMatrix<T> one(1, 3), clock(1, 3), d_one(1, 3), d_clock(1, 3), d_bias(1, 3);
   for (Index c = 0; c < 3; ++c) clock.view(0, c) = static_cast<T>(std::pow(10.0, -3.0 * static_cast<double>(c + 1)));
   d_clock.fill([] { return 1.0; });
-  run(stream, GatesBackward<T>{one.view, one.view, clock.view, d_one.view, StridedMatrix<T>(d_one).view, d_clock.view,
-                               d_bias.vector(), d_bias.vector(), d_bias.vector()});
+  StridedMatrix<T> d_two = d_one;
+  run(stream, GatesBackward<T>{one.view, one.view, clock.view, d_one.view, d_two.view, d_clock.view, d_one.view,
+                               d_two.view, d_clock.view, d_bias.vector(), d_bias.vector(), d_bias.vector()});
   for (Index c = 0; c < 3; ++c) {
     const double exact = -std::expm1(-number(clock.view(0, c)));
     EXPECT_NEAR(number(d_clock.view(0, c)), exact, kTolerance<T> * exact);
@@ -154,7 +157,8 @@ TYPED_TEST(Gates, BitsDoNotDependOnTheTeam) {
         d_clock_bias(1, 37);
     for (auto* matrix : {&d_write, &d_read, &d_clock}) matrix->normal(rng);
     run(stream, GatesBackward<T>{gates.write.view, gates.read.view, gates.clock.view, d_write.view, d_read.view,
-                                 d_clock.view, d_write_bias.vector(), d_read_bias.vector(), d_clock_bias.vector()});
+                                 d_clock.view, d_write.view, d_read.view, d_clock.view, d_write_bias.vector(),
+                                 d_read_bias.vector(), d_clock_bias.vector()});
     return std::vector{gates.write, gates.read,   gates.clock, d_write,     d_read,
                        d_clock,     d_write_bias, d_read_bias, d_clock_bias};
   });

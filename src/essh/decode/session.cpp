@@ -71,7 +71,8 @@ void Session::extend(std::span<const std::int32_t> tokens, bool last) {
                   .length = static_cast<Index>(tokens.size())};
   const auto state = dense(state_.data(), 1, static_cast<Index>(state_.size()));
   const auto weights = runner_.weights();
-  const auto hidden = runner_.model().extend(pass, weights, {tokens.data(), pass.length}, state, {&position_, 1});
+  const auto hidden =
+      runner_.model().extend(pass, weights, {tokens.data(), pass.length}, state, {{&position_, 1}, {&position_, 1}});
   position_ += pass.length;
   if (!last) return;
   logits_.resize(static_cast<std::size_t>(runner_.config().vocab_size));
@@ -153,8 +154,9 @@ void all_logits(const Runner& runner, Capacity capacity, Stream& stream, std::sp
                     .capacity = capacity,
                     .sequences = 1,
                     .length = static_cast<Index>(part.size())};
-    const auto hidden = model.extend(pass, weights, {part.data(), pass.length},
-                                     dense(state.data(), 1, static_cast<Index>(state.size())), {&position, 1});
+    const auto hidden =
+        model.extend(pass, weights, {part.data(), pass.length},
+                     dense(state.data(), 1, static_cast<Index>(state.size())), {{&position, 1}, {&position, 1}});
     for (Index row = 0; row < hidden.rows; row += kLogitRows) {
       const auto mark = arena.mark();
       const Index rows = std::min(kLogitRows, hidden.rows - row);

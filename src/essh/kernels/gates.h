@@ -3,19 +3,21 @@
 
 namespace essh {
 
-// From logits without bias to write = 2 sigmoid(s + b), read = 2 sigmoid(s + b), clock = softplus(s + b), in place.
+// From logits without bias to write = 2 sigmoid(s + b), read = 2 sigmoid(s + b), clock = softplus(s + b).
 template <class T>
 struct GatesForward {
-  Matrix<T> write, read, clock;                       // tokens x (channels * modes), logits in, gates out
-  Vector<const T> write_bias, read_bias, clock_bias;  // channels * modes
+  Matrix<const T> write_logits, read_logits, clock_logits;  // tokens x (channels * modes)
+  Vector<const Wide<T>> write_bias, read_bias, clock_bias;  // channels * modes
+  Matrix<Wide<T>> write, read, clock;                       // (=) each may alias its logits
 };
 
-// From gradients of the gates to gradients of the logits, in place; their sums over tokens are added to the biases'.
+// From gradients of the gates to gradients of the logits; their sums over tokens are added to the biases'.
 template <class T>
 struct GatesBackward {
-  Matrix<const T> write, read, clock;                 // the gates
-  Matrix<T> d_write, d_read, d_clock;                 // gate gradients in, logit gradients out
-  Vector<T> d_write_bias, d_read_bias, d_clock_bias;  // (+=)
+  Matrix<const Wide<T>> write, read, clock;
+  Matrix<const Wide<T>> d_write, d_read, d_clock;
+  Matrix<T> d_write_logits, d_read_logits, d_clock_logits;  // (=) each may alias the gradient of its gate
+  Vector<Wide<T>> d_write_bias, d_read_bias, d_clock_bias;  // (+=)
 };
 
 template <class T>

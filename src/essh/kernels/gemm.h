@@ -5,7 +5,8 @@ namespace essh {
 
 enum class Transpose { No, Yes };
 
-// c = alpha * op(a) * op(b) + beta * c. With beta 0, c is not read. c aliases neither a nor b.
+// c = alpha * op(a) * op(b) + beta * addend, where no addend stands for c itself. With beta 0 neither is read. c
+// aliases neither a nor b.
 template <class T, class Out = T>
 struct Gemm {
   Matrix<const T> a;
@@ -15,6 +16,7 @@ struct Gemm {
   Transpose transpose_b = Transpose::No;
   double alpha = 1;
   double beta = 0;
+  Matrix<const Out> addend = {};
 };
 
 template <class T, class Out>

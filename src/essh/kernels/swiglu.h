@@ -15,6 +15,7 @@ struct SwigluBackward {
   Matrix<const T> gate, up;
   Matrix<const T> d_hidden;
   Matrix<T> d_gate, d_up;  // (=) may alias gate and up, or d_hidden (one of them)
+  Matrix<T> hidden = {};   // (=) silu(gate) * up again, when wanted
 };
 
 template <class T>

@@ -1,14 +1,15 @@
 #pragma once
 #include "essh/model/mixer.h"
+#include "essh/model/stacked_linear.h"
 
 namespace essh {
 
-// x += W_down (silu(W_gate u) * (W_up u)), with the first `ffn` units.
+// y = x + W_down (silu(W_gate u) * (W_up u)), with the first `ffn` units.
 template <class T>
 class FeedForward {
  public:
   struct Tape {
-    Matrix<T> gate, up;
+    Matrix<T> gate_up;  // side by side
   };
 
   FeedForward(const ParameterLayout& layout, Index layer)
@@ -17,12 +18,16 @@ class FeedForward {
         up_(layout.find(layer, "mlp.up_proj.weight")),
         down_(layout.find(layer, "mlp.down_proj.weight")) {}
 
-  void forward(const Pass& pass, const Weights<T>& weights, Matrix<const T> u, Matrix<T> x, Tape* tape) const;
-  // d_u = gradient of u given d_x. The tape's memory is used up.
+  // y may be x.
+  void forward(const Pass& pass, const Weights<T>& weights, Matrix<const T> u, Matrix<const T> x, Matrix<T> y,
+               Tape* tape) const;
+  // d_u = gradient of u given d_y. The tape's memory is used up.
   void backward(const Pass& pass, const Weights<T>& weights, const Gradients<T>& gradients, Matrix<const T> u,
-                Matrix<const T> d_x, const Tape& tape, Matrix<T> d_u) const;
+                Matrix<const T> d_y, const Tape& tape, Matrix<T> d_u) const;
 
  private:
+  StackedLinear gate_up(Capacity capacity) const { return StackedLinear({{gate_, capacity.ffn}, {up_, capacity.ffn}}); }
+
   Index layer_;
   std::size_t gate_, up_, down_;
 };

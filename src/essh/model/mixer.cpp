@@ -26,5 +26,6 @@ Index mixer_work(const ModelConfig& config, Index layer, Capacity capacity) {
 
 template std::unique_ptr<Mixer<float>> make_mixer(const ModelConfig&, const ParameterLayout&, Index);
 template std::unique_ptr<Mixer<double>> make_mixer(const ModelConfig&, const ParameterLayout&, Index);
+template std::unique_ptr<Mixer<BFloat16>> make_mixer(const ModelConfig&, const ParameterLayout&, Index);
 
 }  // namespace essh

@@ -23,6 +23,11 @@ struct Pass {
   Index tokens() const { return sequences * length; }
 };
 
+// Where each sequence stands, for the host and for the kernels; on the CPU both are one array.
+struct Positions {
+  Vector<const Index> host, device;
+};
+
 // What a mixer's forward pass keeps for its backward pass. Memory comes from the pass's arena.
 struct MixerTape {
   virtual ~MixerTape() = default;
@@ -35,19 +40,19 @@ class Mixer {
  public:
   virtual ~Mixer() = default;
 
-  // x += mix(u). The tape is filled when it will be wanted by backward; its memory outlives the call.
-  virtual void forward(const Pass& pass, const Weights<T>& weights, Matrix<const T> u, Matrix<T> x,
+  // y = x + mix(u); y may be x. The tape is filled when it will be wanted by backward; its memory outlives the call.
+  virtual void forward(const Pass& pass, const Weights<T>& weights, Matrix<const T> u, Matrix<const T> x, Matrix<T> y,
                        std::unique_ptr<MixerTape>* tape) const = 0;
-  // d_u = gradient of u given d_x of the sum above; gradients of the weights are added.
+  // d_u = gradient of u given d_y; gradients of the weights are added.
   virtual void backward(const Pass& pass, const Weights<T>& weights, const Gradients<T>& gradients, Matrix<const T> u,
-                        Matrix<const T> d_x, const MixerTape& tape, Matrix<T> d_u) const = 0;
+                        Matrix<const T> d_y, const MixerTape& tape, Matrix<T> d_u) const = 0;
 
   // Elements of recurrent state per sequence at a capacity.
   virtual Index state_size(Capacity capacity) const = 0;
   // x += mix(u) for `length` more tokens of each sequence, whose state (one row per sequence) stands at `positions`;
   // the state advances.
   virtual void extend(const Pass& pass, const Weights<T>& weights, Matrix<const T> u, Matrix<T> x,
-                      Matrix<Wide<T>> state, Vector<const Index> positions) const = 0;
+                      Matrix<Wide<T>> state, Positions positions) const = 0;
 };
 
 // The tensors of the mixer of a layer, names without the layer's prefix.

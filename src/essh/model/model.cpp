@@ -36,12 +36,8 @@ Matrix<T> Model<T>::forward(const Pass& pass, const Weights<T>& weights, Vector<
   const auto u = pass.arena.matrix<T>(rows, width);
   auto x = pass.arena.matrix<T>(rows, width);
   launch(pass.stream, EmbeddingForward<T>{.tokens = tokens, .table = weights.matrix(embedding_), .x = x});
-  // With a tape every block works on a copy of the residual, and what it entered with is kept.
-  const auto fork = [&](Matrix<T> from) {
-    const auto to = pass.arena.matrix<T>(rows, width);
-    launch(pass.stream, Copy<T>{.from = from, .to = to});
-    return to;
-  };
+  // With a tape every sum of the residual is a new matrix, and what it was is kept.
+  const auto next_x = [&] { return tape ? pass.arena.matrix<T>(rows, width) : x; };
   for (const auto& block : blocks_) {
     BlockTape kept;
     const auto block_mark = pass.arena.mark();
@@ -49,16 +45,14 @@ Matrix<T> Model<T>::forward(const Pass& pass, const Weights<T>& weights, Vector<
       kept.x = x;
       kept.inverse_rms = pass.arena.vector<W>(rows);
       kept.inverse_rms_mixed = pass.arena.vector<W>(rows);
-      x = fork(x);
     }
     norm(pass, weights, block.mixer_gain, x, u, kept.inverse_rms);
-    block.mixer->forward(pass, weights, u, x, tape ? &kept.mixer : nullptr);
-    if (tape) {
-      kept.x_mixed = x;
-      x = fork(x);
-    }
-    norm(pass, weights, block.feed_forward_gain, x, u, kept.inverse_rms_mixed);
-    block.feed_forward.forward(pass, weights, u, x, tape ? &kept.feed_forward : nullptr);
+    const auto mixed = next_x();
+    block.mixer->forward(pass, weights, u, x, mixed, tape ? &kept.mixer : nullptr);
+    kept.x_mixed = mixed;
+    norm(pass, weights, block.feed_forward_gain, mixed, u, kept.inverse_rms_mixed);
+    x = next_x();
+    block.feed_forward.forward(pass, weights, u, mixed, x, tape ? &kept.feed_forward : nullptr);
     if (tape)
       tape->blocks.push_back(std::move(kept));
     else
@@ -128,7 +122,7 @@ Index Model<T>::state_size(Capacity capacity) const {
 
 template <class T>
 Matrix<T> Model<T>::extend(const Pass& pass, const Weights<T>& weights, Vector<const std::int32_t> tokens,
-                           Matrix<W> state, Vector<const Index> positions) const {
+                           Matrix<W> state, Positions positions) const {
   const auto u = pass.arena.matrix<T>(pass.tokens(), config_.hidden_size),
              x = pass.arena.matrix<T>(pass.tokens(), config_.hidden_size);
   launch(pass.stream, EmbeddingForward<T>{.tokens = tokens, .table = weights.matrix(embedding_), .x = x});
@@ -138,7 +132,7 @@ Matrix<T> Model<T>::extend(const Pass& pass, const Weights<T>& weights, Vector<c
     const Index size = block.mixer->state_size(pass.capacity);
     block.mixer->extend(pass, weights, norm(pass, weights, block.mixer_gain, x, u, {}), x,
                         state.block(0, state.rows, first, size), positions);
-    block.feed_forward.forward(pass, weights, norm(pass, weights, block.feed_forward_gain, x, u, {}), x, nullptr);
+    block.feed_forward.forward(pass, weights, norm(pass, weights, block.feed_forward_gain, x, u, {}), x, x, nullptr);
     pass.arena.release(mark);
     first += size;
   }
@@ -147,5 +141,6 @@ Matrix<T> Model<T>::extend(const Pass& pass, const Weights<T>& weights, Vector<c
 
 template class Model<float>;
 template class Model<double>;
+template class Model<BFloat16>;
 
 }  // namespace essh

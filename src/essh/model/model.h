@@ -51,7 +51,7 @@ class Model {
   // Like forward for `length` more tokens of sequences whose states (one row each) stand at `positions`. The states
   // advance.
   Matrix<T> extend(const Pass& pass, const Weights<T>& weights, Vector<const std::int32_t> tokens, Matrix<W> state,
-                   Vector<const Index> positions) const;
+                   Positions positions) const;
 
  private:
   struct Block {

@@ -1,18 +1,21 @@
 #include "essh/model/spectral_mixer.h"
 
 #include <cmath>
+#include <type_traits>
 
 #include "essh/kernels/gates.h"
 #include "essh/kernels/gemm.h"
 #include "essh/kernels/selective_scan.h"
 #include "essh/kernels/value_blend.h"
+#include "essh/model/stacked_linear.h"
 
 namespace essh {
 namespace {
 
 template <class T>
 struct SpectralTape : MixerTape {
-  Matrix<T> v0, z;
+  Matrix<T> projection;  // v0 and the logits of write, read and clock, side by side
+  Matrix<T> z;
   Matrix<Wide<T>> write, read, clock, boundary;
 };
 
@@ -40,7 +43,7 @@ class SpectralMixer : public Mixer<T> {
     out_ = find("mixer.out_proj.weight");
   }
 
-  void forward(const Pass& pass, const Weights<T>& weights, Matrix<const T> u, Matrix<T> x,
+  void forward(const Pass& pass, const Weights<T>& weights, Matrix<const T> u, Matrix<const T> x, Matrix<T> y,
                std::unique_ptr<MixerTape>* tape) const override {
     const Index state = state_size(pass.capacity);
     auto kept = std::make_unique<SpectralTape<T>>();
@@ -59,30 +62,32 @@ class SpectralMixer : public Mixer<T> {
                                                 .z = kept->z,
                                                 .boundary = kept->boundary,
                                                 .leaving = {}});
-    add_output(pass, weights, kept->z, x);
+    add_output(pass, weights, kept->z, x, y);
     if (!tape) return;
     pass.arena.release(mark);
     *tape = std::move(kept);
   }
 
   void backward(const Pass& pass, const Weights<T>& weights, const Gradients<T>& gradients, Matrix<const T> u,
-                Matrix<const T> d_x, const MixerTape& tape, Matrix<T> d_u) const override {
+                Matrix<const T> d_y, const MixerTape& tape, Matrix<T> d_u) const override {
     const auto& kept = static_cast<const SpectralTape<T>&>(tape);
+    const auto linear = projections(pass.capacity);
     const Index channels = pass.capacity.channels, values = channels * width_, rows = channels * modes_,
                 tokens = pass.tokens();
     const double scale = pass.mixer_gradient_scale, out_scale = 1 / std::sqrt(static_cast<double>(channels));
     const auto mark = pass.arena.mark();
 
     const auto d_z = pass.arena.matrix<T>(tokens, values);
-    launch(pass.stream, Gemm<T>{.a = d_x, .b = weights.matrix(out_).left(values), .c = d_z, .alpha = out_scale});
-    launch(pass.stream, Gemm<T, W>{.a = d_x,
+    launch(pass.stream, Gemm<T>{.a = d_y, .b = weights.matrix(out_).left(values), .c = d_z, .alpha = out_scale});
+    launch(pass.stream, Gemm<T, W>{.a = d_y,
                                    .b = kept.z,
                                    .c = gradients.matrix(out_).left(values),
                                    .transpose_a = Transpose::Yes,
                                    .alpha = out_scale * scale,
                                    .beta = 1});
 
-    const auto d_v = pass.arena.matrix<T>(tokens, values);
+    const auto d_projection = pass.arena.matrix<T>(tokens, linear.columns());
+    const auto d_v = linear.part(d_projection, 0);
     const auto d_write = pass.arena.matrix<W>(tokens, rows), d_read = pass.arena.matrix<W>(tokens, rows),
                d_clock = pass.arena.matrix<W>(tokens, rows);
     launch(pass.stream, SelectiveScanBackward<T>{.sequences = pass.sequences,
@@ -102,45 +107,33 @@ class SpectralMixer : public Mixer<T> {
                                                  .d_clock = d_clock,
                                                  .d_modes = table_gradients(gradients, pass.capacity),
                                                  .d_entering = {}});
-    launch(pass.stream, ValueBlendBackward<T>{.v0 = kept.v0,
+    launch(pass.stream, ValueBlendBackward<T>{.v0 = linear.part(kept.projection, 0),
                                               .blend = weights.vector(blend_).first(channels),
                                               .d_v = d_v,
                                               .d_v0 = d_v,
                                               .d_blend = gradients.vector(blend_).first(channels),
                                               .width = width_,
                                               .eps = config_.value_norm_eps});
-    launch(pass.stream, GatesBackward<W>{.write = kept.write,
+    launch(pass.stream, GatesBackward<T>{.write = kept.write,
                                          .read = kept.read,
                                          .clock = kept.clock,
                                          .d_write = d_write,
                                          .d_read = d_read,
                                          .d_clock = d_clock,
+                                         .d_write_logits = linear.part(d_projection, 1),
+                                         .d_read_logits = linear.part(d_projection, 2),
+                                         .d_clock_logits = linear.part(d_projection, 3),
                                          .d_write_bias = gradients.vector(write_bias_).first(rows),
                                          .d_read_bias = gradients.vector(read_bias_).first(rows),
                                          .d_clock_bias = gradients.vector(clock_bias_).first(rows)});
-
-    double beta = 0;
-    const auto project_back = [&](std::size_t weight, Matrix<const T> d_out) {
-      launch(pass.stream, Gemm<T, W>{.a = d_out,
-                                     .b = u,
-                                     .c = gradients.matrix(weight).top(d_out.cols),
-                                     .transpose_a = Transpose::Yes,
-                                     .alpha = scale,
-                                     .beta = 1});
-      launch(pass.stream, Gemm<T>{.a = d_out, .b = weights.matrix(weight).top(d_out.cols), .c = d_u, .beta = beta});
-      beta = 1;
-    };
-    project_back(value_, d_v);
-    project_back(write_, d_write);
-    project_back(read_, d_read);
-    project_back(clock_, d_clock);
+    linear.backward(pass, weights, gradients, u, d_projection, scale, d_u);
     pass.arena.release(mark);
   }
 
   Index state_size(Capacity capacity) const override { return spectral_mixer_state(config_, capacity); }
 
   void extend(const Pass& pass, const Weights<T>& weights, Matrix<const T> u, Matrix<T> x, Matrix<W> state,
-              Vector<const Index>) const override {
+              Positions) const override {
     SpectralTape<T> kept;
     project(pass, weights, u, kept);
     const auto v = blended(pass, weights, kept);
@@ -168,37 +161,45 @@ class SpectralMixer : public Mixer<T> {
                                                   .boundary = {},
                                                   .leaving = state});
     }
-    add_output(pass, weights, kept.z, x);
+    add_output(pass, weights, kept.z, x, x);
   }
 
  private:
+  StackedLinear projections(Capacity capacity) const {
+    const Index values = capacity.channels * width_, rows = capacity.channels * modes_;
+    return StackedLinear({{value_, values}, {write_, rows}, {read_, rows}, {clock_, rows}});
+  }
+
   // Everything before the scan: v0 and the gates, and room for z.
   void project(const Pass& pass, const Weights<T>& weights, Matrix<const T> u, SpectralTape<T>& kept) const {
-    const Index channels = pass.capacity.channels, values = channels * width_, rows = channels * modes_,
-                tokens = pass.tokens();
-    kept.v0 = pass.arena.matrix<T>(tokens, values);
-    kept.z = pass.arena.matrix<T>(tokens, values);
-    const auto linear = [&](std::size_t weight, auto out) {
-      launch(pass.stream,
-             Gemm<T, W>{.a = u, .b = weights.matrix(weight).top(out.cols), .c = out, .transpose_b = Transpose::Yes});
-    };
-    linear(value_, kept.v0);
-    for (const auto& [gate, weight] :
-         {std::pair{&kept.write, write_}, std::pair{&kept.read, read_}, std::pair{&kept.clock, clock_}}) {
-      *gate = pass.arena.matrix<W>(tokens, rows);
-      linear(weight, *gate);
+    const auto linear = projections(pass.capacity);
+    const Index rows = pass.capacity.channels * modes_, tokens = pass.tokens();
+    kept.projection = pass.arena.matrix<T>(tokens, linear.columns());
+    kept.z = pass.arena.matrix<T>(tokens, pass.capacity.channels * width_);
+    linear.forward(pass, weights, u, kept.projection);
+    // Gates take the place of their logits where both are of one type.
+    std::size_t part = 1;
+    for (auto* gate : {&kept.write, &kept.read, &kept.clock}) {
+      if constexpr (std::is_same_v<T, W>)
+        *gate = linear.part(kept.projection, part++);
+      else
+        *gate = pass.arena.matrix<W>(tokens, rows);
     }
-    launch(pass.stream, GatesForward<W>{.write = kept.write,
-                                        .read = kept.read,
-                                        .clock = kept.clock,
+    launch(pass.stream, GatesForward<T>{.write_logits = linear.part(kept.projection, 1),
+                                        .read_logits = linear.part(kept.projection, 2),
+                                        .clock_logits = linear.part(kept.projection, 3),
                                         .write_bias = weights.vector(write_bias_).first(rows),
                                         .read_bias = weights.vector(read_bias_).first(rows),
-                                        .clock_bias = weights.vector(clock_bias_).first(rows)});
+                                        .clock_bias = weights.vector(clock_bias_).first(rows),
+                                        .write = kept.write,
+                                        .read = kept.read,
+                                        .clock = kept.clock});
   }
 
   Matrix<T> blended(const Pass& pass, const Weights<T>& weights, const SpectralTape<T>& kept) const {
-    const auto v = pass.arena.matrix<T>(kept.v0.rows, kept.v0.cols);
-    launch(pass.stream, ValueBlendForward<T>{.v0 = kept.v0,
+    const auto v0 = projections(pass.capacity).part(kept.projection, 0);
+    const auto v = pass.arena.matrix<T>(v0.rows, v0.cols);
+    launch(pass.stream, ValueBlendForward<T>{.v0 = v0,
                                              .blend = weights.vector(blend_).first(pass.capacity.channels),
                                              .v = v,
                                              .width = width_,
@@ -206,13 +207,15 @@ class SpectralMixer : public Mixer<T> {
     return v;
   }
 
-  void add_output(const Pass& pass, const Weights<T>& weights, Matrix<const T> z, Matrix<T> x) const {
+  void add_output(const Pass& pass, const Weights<T>& weights, Matrix<const T> z, Matrix<const T> x,
+                  Matrix<T> y) const {
     launch(pass.stream, Gemm<T>{.a = z,
                                 .b = weights.matrix(out_).left(z.cols),
-                                .c = x,
+                                .c = y,
                                 .transpose_b = Transpose::Yes,
                                 .alpha = 1 / std::sqrt(static_cast<double>(pass.capacity.channels)),
-                                .beta = 1});
+                                .beta = 1,
+                                .addend = x});
   }
 
   Modes<const W> tables(const Weights<T>& w, Capacity capacity) const {
@@ -239,13 +242,16 @@ std::vector<ModelTensor> spectral_mixer_tensors(const ModelConfig& c) {
   const Axis by_value{Elastic::Channels, width}, by_mode{Elastic::Channels, modes}, by_channel{Elastic::Channels, 1};
   std::vector<ModelTensor> list;
   list.push_back({.name = "mixer.value_proj.weight", .rows = channels * width, .cols = d, .row_axis = by_value});
+  // The four projections of the input follow each other, so that at full capacity they are one matrix.
   for (const char* gate : {"write", "read", "clock"}) {
-    const bool clock = std::string_view(gate) == "clock";
     list.push_back({.name = fmt::format("mixer.{}_proj.weight", gate),
                     .rows = channels * modes,
                     .cols = d,
                     .row_axis = by_mode,
                     .initial = Initial::Zero});
+  }
+  for (const char* gate : {"write", "read", "clock"}) {
+    const bool clock = std::string_view(gate) == "clock";
     list.push_back({.name = fmt::format("mixer.{}_proj.bias", gate),
                     .rank = 1,
                     .rows = channels * modes,
@@ -293,5 +299,6 @@ std::unique_ptr<Mixer<T>> make_spectral_mixer(const ModelConfig& config, const P
 
 template std::unique_ptr<Mixer<float>> make_spectral_mixer(const ModelConfig&, const ParameterLayout&, Index);
 template std::unique_ptr<Mixer<double>> make_spectral_mixer(const ModelConfig&, const ParameterLayout&, Index);
+template std::unique_ptr<Mixer<BFloat16>> make_spectral_mixer(const ModelConfig&, const ParameterLayout&, Index);
 
 }  // namespace essh

@@ -6,12 +6,14 @@
 #include "essh/kernels/gemm.h"
 #include "essh/kernels/rope.h"
 #include "essh/kernels/window_attention.h"
+#include "essh/model/stacked_linear.h"
 
 namespace essh {
 namespace {
 
 template <class T>
 struct WindowTape : MixerTape {
+  Matrix<T> qkv;  // queries, keys and values, side by side
   Matrix<T> q, k, v, out;
   Matrix<Wide<T>> log_sum;
 };
@@ -28,25 +30,26 @@ class WindowMixer : public Mixer<T> {
     o_ = layout.find(layer, "self_attn.o_proj.weight");
   }
 
-  void forward(const Pass& pass, const Weights<T>& weights, Matrix<const T> u, Matrix<T> x,
+  void forward(const Pass& pass, const Weights<T>& weights, Matrix<const T> u, Matrix<const T> x, Matrix<T> y,
                std::unique_ptr<MixerTape>* tape) const override {
     auto kept = std::make_unique<WindowTape<T>>();
     project(pass, weights, u, {}, *kept);
     kept->log_sum = pass.arena.matrix<W>(pass.tokens(), config_.num_attention_heads);
     attend(pass, kept->q, kept->k, kept->v, 0, kept->out, kept->log_sum);
-    add_output(pass, weights, kept->out, x);
+    add_output(pass, weights, kept->out, x, y);
     if (tape) *tape = std::move(kept);
   }
 
   void backward(const Pass& pass, const Weights<T>& weights, const Gradients<T>& gradients, Matrix<const T> u,
-                Matrix<const T> d_x, const MixerTape& tape, Matrix<T> d_u) const override {
+                Matrix<const T> d_y, const MixerTape& tape, Matrix<T> d_u) const override {
     const auto& kept = static_cast<const WindowTape<T>&>(tape);
     const auto mark = pass.arena.mark();
-    const auto like_u = [&] { return pass.arena.matrix<T>(u.rows, u.cols); };
-    const auto d_out = like_u(), d_q = like_u(), d_k = like_u(), d_v = like_u();
-    launch(pass.stream, Gemm<T>{.a = d_x, .b = weights.matrix(o_), .c = d_out});
+    const auto linear = projections();
+    const auto d_out = pass.arena.matrix<T>(u.rows, u.cols), d_qkv = pass.arena.matrix<T>(u.rows, linear.columns());
+    const auto d_q = linear.part(d_qkv, 0), d_k = linear.part(d_qkv, 1), d_v = linear.part(d_qkv, 2);
+    launch(pass.stream, Gemm<T>{.a = d_y, .b = weights.matrix(o_), .c = d_out});
     launch(pass.stream,
-           Gemm<T, W>{.a = d_x, .b = kept.out, .c = gradients.matrix(o_), .transpose_a = Transpose::Yes, .beta = 1});
+           Gemm<T, W>{.a = d_y, .b = kept.out, .c = gradients.matrix(o_), .transpose_a = Transpose::Yes, .beta = 1});
     launch(pass.stream, WindowAttentionBackward<T>{.sequences = pass.sequences,
                                                    .length = pass.length,
                                                    .head_dim = config_.head_dim,
@@ -61,55 +64,59 @@ class WindowMixer : public Mixer<T> {
                                                    .d_k = d_k,
                                                    .d_v = d_v});
     for (const auto& rotated : {d_q, d_k}) rotate(pass, rotated, {}, Rotation::Inverse);
-    double beta = 0;
-    for (const auto& [weight, d_y] : {std::pair{q_, d_q}, std::pair{k_, d_k}, std::pair{v_, d_v}}) {
-      launch(pass.stream,
-             Gemm<T, W>{.a = d_y, .b = u, .c = gradients.matrix(weight), .transpose_a = Transpose::Yes, .beta = 1});
-      launch(pass.stream, Gemm<T>{.a = d_y, .b = weights.matrix(weight), .c = d_u, .beta = beta});
-      beta = 1;
-    }
+    linear.backward(pass, weights, gradients, u, d_qkv, 1, d_u);
     pass.arena.release(mark);
   }
 
-  Index state_size(Capacity) const override { return window_mixer_state(config_); }
+  Index state_size(Capacity) const override {
+    return window_mixer_state(config_) * static_cast<Index>(sizeof(T)) / static_cast<Index>(sizeof(W));
+  }
 
   void extend(const Pass& pass, const Weights<T>& weights, Matrix<const T> u, Matrix<T> x, Matrix<W> state,
-              Vector<const Index> positions) const override {
+              Positions positions) const override {
     WindowTape<T> step;
-    project(pass, weights, u, positions, step);
+    project(pass, weights, u, positions.device, step);
     for (Index b = 0; b < pass.sequences; ++b) {
       const Index window = config_.sliding_window, width = config_.hidden_size;
-      const auto keys = dense(state.row(b), window, width),
-                 values = dense(state.row(b) + window * width, window, width);
+      // The rings are of the model's own type.
+      T* ring = reinterpret_cast<T*>(state.row(b));
+      const auto keys = dense(ring, window, width), values = dense(ring + window * width, window, width);
+      const Index position = positions.host[b];
       const auto rows = [&](Matrix<T> m) { return m.middle(b * pass.length, pass.length); };
       Pass one{pass.stream, pass.arena, pass.capacity, 1, pass.length};
       if (pass.length == 1) {
-        append(pass, rows(step.k), rows(step.v), keys, values, positions[b]);
+        append(pass, rows(step.k), rows(step.v), keys, values, position);
         // Softmax does not mind the order of the ring.
-        const Index filled = std::min(positions[b] + 1, window);
+        const Index filled = std::min(position + 1, window);
         attend(one, rows(step.q), keys.top(filled), values.top(filled), filled - 1, rows(step.out), {});
         continue;
       }
-      const Index past = std::min(positions[b], window - 1);
+      const Index past = std::min(position, window - 1);
       const auto all_keys = pass.arena.matrix<T>(past + pass.length, width),
                  all_values = pass.arena.matrix<T>(past + pass.length, width);
-      unroll(pass, keys, all_keys, positions[b] - past, past);
-      unroll(pass, values, all_values, positions[b] - past, past);
+      unroll(pass, keys, all_keys, position - past, past);
+      unroll(pass, values, all_values, position - past, past);
       launch(pass.stream, Copy<T>{.from = rows(step.k), .to = all_keys.middle(past, pass.length)});
       launch(pass.stream, Copy<T>{.from = rows(step.v), .to = all_values.middle(past, pass.length)});
       attend(one, rows(step.q), all_keys, all_values, past, rows(step.out), {});
-      append(pass, rows(step.k), rows(step.v), keys, values, positions[b]);
+      append(pass, rows(step.k), rows(step.v), keys, values, position);
     }
-    add_output(pass, weights, step.out, x);
+    add_output(pass, weights, step.out, x, x);
   }
 
  private:
+  StackedLinear projections() const {
+    return StackedLinear({{q_, config_.hidden_size}, {k_, config_.hidden_size}, {v_, config_.hidden_size}});
+  }
+
   void project(const Pass& pass, const Weights<T>& weights, Matrix<const T> u, Vector<const Index> positions,
                WindowTape<T>& kept) const {
-    for (const auto& [out, weight] : {std::pair{&kept.q, q_}, std::pair{&kept.k, k_}, std::pair{&kept.v, v_}}) {
-      *out = pass.arena.matrix<T>(u.rows, u.cols);
-      launch(pass.stream, Gemm<T>{.a = u, .b = weights.matrix(weight), .c = *out, .transpose_b = Transpose::Yes});
-    }
+    const auto linear = projections();
+    kept.qkv = pass.arena.matrix<T>(u.rows, linear.columns());
+    linear.forward(pass, weights, u, kept.qkv);
+    kept.q = linear.part(kept.qkv, 0);
+    kept.k = linear.part(kept.qkv, 1);
+    kept.v = linear.part(kept.qkv, 2);
     kept.out = pass.arena.matrix<T>(u.rows, u.cols);
     rotate(pass, kept.q, positions, Rotation::Forward);
     rotate(pass, kept.k, positions, Rotation::Forward);
@@ -138,12 +145,14 @@ class WindowMixer : public Mixer<T> {
                                                   .log_sum = log_sum});
   }
 
-  void add_output(const Pass& pass, const Weights<T>& weights, Matrix<const T> out, Matrix<T> x) const {
-    launch(pass.stream, Gemm<T>{.a = out, .b = weights.matrix(o_), .c = x, .transpose_b = Transpose::Yes, .beta = 1});
+  void add_output(const Pass& pass, const Weights<T>& weights, Matrix<const T> out, Matrix<const T> x,
+                  Matrix<T> y) const {
+    launch(pass.stream,
+           Gemm<T>{.a = out, .b = weights.matrix(o_), .c = y, .transpose_b = Transpose::Yes, .beta = 1, .addend = x});
   }
 
   // The last `window` of the new rows go to their places in the rings.
-  void append(const Pass& pass, Matrix<const T> k, Matrix<const T> v, Matrix<W> keys, Matrix<W> values,
+  void append(const Pass& pass, Matrix<const T> k, Matrix<const T> v, Matrix<T> keys, Matrix<T> values,
               Index position) const {
     const Index window = config_.sliding_window;
     for (Index row = std::max<Index>(0, k.rows - window); row < k.rows;) {
@@ -155,7 +164,7 @@ class WindowMixer : public Mixer<T> {
   }
 
   // `count` rows of a ring from position `first` on, in order, to the top of `out`.
-  void unroll(const Pass& pass, Matrix<const W> ring, Matrix<T> out, Index first, Index count) const {
+  void unroll(const Pass& pass, Matrix<const T> ring, Matrix<T> out, Index first, Index count) const {
     const Index window = config_.sliding_window;
     for (Index row = 0; row < count;) {
       const Index slot = (first + row) % window, run = std::min(count - row, window - slot);
@@ -197,5 +206,6 @@ std::unique_ptr<Mixer<T>> make_window_mixer(const ModelConfig& config, const Par
 
 template std::unique_ptr<Mixer<float>> make_window_mixer(const ModelConfig&, const ParameterLayout&, Index);
 template std::unique_ptr<Mixer<double>> make_window_mixer(const ModelConfig&, const ParameterLayout&, Index);
+template std::unique_ptr<Mixer<BFloat16>> make_window_mixer(const ModelConfig&, const ParameterLayout&, Index);
 
 }  // namespace essh

@@ -189,6 +189,11 @@ void few_rows(cpu::Stream& stream, const Gemm<T>& op) {
 template <class T, class Out>
 void run(cpu::Stream& stream, const Gemm<T, Out>& op) {
   if (op.c.rows == 0 || op.c.cols == 0) return;
+  if (!op.addend.empty() && op.beta != 0) {
+    stream.pool().split(op.c.rows, [&](Index begin, Index end, int) {
+      for (Index r = begin; r < end; ++r) std::copy_n(op.addend.row(r), op.c.cols, op.c.row(r));
+    });
+  }
   // Packing a weight costs more than these rows gain from it.
   constexpr Index kFewRows = 16;
   if (op.c.rows <= kFewRows && op.transpose_a == Transpose::No && op.transpose_b == Transpose::Yes)

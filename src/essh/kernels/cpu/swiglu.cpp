@@ -37,6 +37,9 @@ void run(cpu::Stream& stream, const SwigluBackward<T>& op) {
         T* d_gate = op.d_gate.row(r) + c;
         T* d_up = op.d_up.row(r) + c;
         cpu::sigmoid(n, gate, sigmoid);
+        if (!op.hidden.empty()) {
+          for (Index i = 0; i < n; ++i) op.hidden(r, c + i) = gate[i] * sigmoid[i] * up[i];
+        }
         for (Index i = 0; i < n; ++i) {
           const T s = sigmoid[i], g = gate[i], d = d_hidden[i];
           const T d_silu = s * (T(1) + g * (T(1) - s));

@@ -1,0 +1,46 @@
+#pragma once
+#include <vector>
+
+#include "essh/model/mixer.h"
+
+namespace essh {
+
+// Linear maps of one input, their outputs side by side: y = [u W1^T, u W2^T, ...], with the first rows of each weight.
+// Weights that follow each other in memory, as the layout places them, make one product at full capacity.
+class StackedLinear {
+ public:
+  struct Part {
+    std::size_t weight;
+    Index rows;
+  };
+  explicit StackedLinear(std::vector<Part> parts) : parts_(std::move(parts)) {}
+
+  Index columns() const;
+  // The columns of y that belong to a part.
+  template <class T>
+  Matrix<T> part(Matrix<T> y, std::size_t index) const {
+    Index first = 0;
+    for (std::size_t i = 0; i < index; ++i) first += parts_[i].rows;
+    return y.block(0, y.rows, first, parts_[index].rows);
+  }
+
+  template <class T>
+  void forward(const Pass& pass, const Weights<T>& weights, Matrix<const T> u, Matrix<T> y) const;
+  // d_u = gradient of u; the weights' gradients, times `scale`, are added.
+  template <class T>
+  void backward(const Pass& pass, const Weights<T>& weights, const Gradients<T>& gradients, Matrix<const T> u,
+                Matrix<const std::type_identity_t<T>> d_y, double scale, Matrix<T> d_u) const;
+
+ private:
+  // Parts with their first column of y; neighbours in memory are one.
+  struct Piece {
+    std::size_t weight;
+    Index rows;
+    Index column;
+  };
+  std::vector<Piece> pieces(const ParameterLayout& layout) const;
+
+  std::vector<Part> parts_;
+};
+
+}  // namespace essh
