@@ -25,15 +25,16 @@ template <class T>
 using Wide = typename detail::WideOf<std::remove_const_t<T>>::type;
 
 // Views: they own nothing, and copying one copies no element. An empty view (no data) means "not wanted" or "zero".
+// Their functions are constexpr so that kernels on a GPU may call them too.
 template <class T>
 struct Vector {
   T* data = nullptr;
   Index size = 0;
 
-  T& operator[](Index i) const { return data[i]; }
-  bool empty() const { return data == nullptr; }
-  Vector first(Index count) const { return {data, count}; }
-  operator Vector<const T>() const requires(!std::is_const_v<T>) { return {data, size}; }
+  constexpr T& operator[](Index i) const { return data[i]; }
+  constexpr bool empty() const { return data == nullptr; }
+  constexpr Vector first(Index count) const { return {data, count}; }
+  constexpr operator Vector<const T>() const requires(!std::is_const_v<T>) { return {data, size}; }
 };
 
 // Row-major with a row stride, so a prefix of rows and columns of a weight is a view too.
@@ -44,20 +45,20 @@ struct Matrix {
   Index cols = 0;
   Index stride = 0;
 
-  T* row(Index r) const { return data + r * stride; }
-  T& operator()(Index r, Index c) const { return data[r * stride + c]; }
-  bool empty() const { return data == nullptr; }
-  Matrix block(Index first_row, Index row_count, Index first_col, Index col_count) const {
+  constexpr T* row(Index r) const { return data + r * stride; }
+  constexpr T& operator()(Index r, Index c) const { return data[r * stride + c]; }
+  constexpr bool empty() const { return data == nullptr; }
+  constexpr Matrix block(Index first_row, Index row_count, Index first_col, Index col_count) const {
     return {data + first_row * stride + first_col, row_count, col_count, stride};
   }
-  Matrix top(Index row_count) const { return {data, row_count, cols, stride}; }
-  Matrix left(Index col_count) const { return {data, rows, col_count, stride}; }
-  Matrix middle(Index first_row, Index row_count) const { return block(first_row, row_count, 0, cols); }
-  operator Matrix<const T>() const requires(!std::is_const_v<T>) { return {data, rows, cols, stride}; }
+  constexpr Matrix top(Index row_count) const { return {data, row_count, cols, stride}; }
+  constexpr Matrix left(Index col_count) const { return {data, rows, col_count, stride}; }
+  constexpr Matrix middle(Index first_row, Index row_count) const { return block(first_row, row_count, 0, cols); }
+  constexpr operator Matrix<const T>() const requires(!std::is_const_v<T>) { return {data, rows, cols, stride}; }
 };
 
 template <class T>
-Matrix<T> dense(T* data, Index rows, Index cols) {
+constexpr Matrix<T> dense(T* data, Index rows, Index cols) {
   return {data, rows, cols, cols};
 }
 

@@ -1,5 +1,6 @@
 #pragma once
 #include <functional>
+#include <map>
 #include <memory>
 
 #include "essh/device/memory.h"
@@ -29,6 +30,10 @@ class Stream {
   // Returns when everything launched so far has run; reports what went wrong in it.
   void wait();
 
+  // What was tuned on this device, by name. Results may depend on it in their last bits: whoever wants the same bits in
+  // another process keeps it and gives it back before the first launch.
+  std::map<std::string, std::string>& choices() { return choices_; }
+
   // Things that live as long as the stream, made on first use: handles of libraries, tuned choices.
   template <class T>
   T& attachment() {
@@ -48,6 +53,7 @@ class Stream {
   std::string description_;
   Arena scratch_;
   std::unique_ptr<Staging> staging_;
+  std::map<std::string, std::string> choices_;
   std::vector<std::pair<const void*, std::shared_ptr<void>>> attachments_;
 };
 

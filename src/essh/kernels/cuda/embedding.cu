@@ -1,0 +1,77 @@
+#include <cub/device/device_radix_sort.cuh>
+
+#include "essh/kernels/cuda/device/rows.cuh"
+#include "essh/kernels/embedding.h"
+
+namespace essh {
+namespace {
+
+template <class T>
+struct Forward {
+  EmbeddingForward<T> op;
+
+  template <int N>
+  __device__ void at(Index row, Index c) const {
+    using Pack = cuda::Pack<T, N>;
+    *reinterpret_cast<Pack*>(op.x.row(row) + c) =
+        *reinterpret_cast<const Pack*>(op.table.row(op.tokens[row]) + c);
+  }
+};
+
+__global__ void number_rows(Index count, int* rows) {
+  const Index i = Index{blockIdx.x} * blockDim.x + threadIdx.x;
+  if (i < count) rows[i] = static_cast<int>(i);
+}
+
+// The rows of one token stand together, in order. Who finds the first of them adds them all.
+template <class T>
+__global__ void add_rows(EmbeddingBackward<T> op, const std::int32_t* tokens, const int* rows) {
+  const Index i = blockIdx.x, count = op.tokens.size;
+  const std::int32_t token = tokens[i];
+  if (i > 0 && tokens[i - 1] == token) return;
+  Index end = i + 1;
+  while (end < count && tokens[end] == token) ++end;
+  for (Index c = threadIdx.x; c < op.d_x.cols; c += blockDim.x) {
+    float sum = 0;
+#pragma unroll 4
+    for (Index k = i; k < end; ++k) sum += cuda::widen(op.d_x(rows[k], c));
+    op.d_table(token, c) += sum;
+  }
+}
+
+}  // namespace
+
+template <class T>
+void run(cuda::Stream& stream, const EmbeddingForward<T>& op) {
+  cuda::with_width<T>(
+      [&]<int N>() { cuda::each_pack<N>(stream, "embedding_forward", op.tokens.size, op.x.cols, Forward<T>{op}); },
+      op.table, op.x);
+}
+
+// Sorted by token, so that every sum keeps the order of the rows: atomics would add in any order.
+template <class T>
+void run(cuda::Stream& stream, const EmbeddingBackward<T>& op) {
+  const Index count = op.tokens.size;
+  if (count == 0) return;
+  cuda::Scratch scratch(stream);
+  const int items = static_cast<int>(count);
+  auto* sorted = scratch.take<std::int32_t>(count);
+  auto *rows = scratch.take<int>(count), *sorted_rows = scratch.take<int>(count);
+  cuda::launch(stream, "number_rows", {cuda::blocks_for(count, 256), 256}, number_rows, count, rows);
+  std::size_t bytes = 0;
+  cuda::check(cub::DeviceRadixSort::SortPairs(nullptr, bytes, op.tokens.data, sorted, rows, sorted_rows, items, 0, 31,
+                                              stream.handle()),
+              "embedding_backward sort");
+  void* temporary = scratch.take<std::byte>(static_cast<Index>(bytes));
+  cuda::check(cub::DeviceRadixSort::SortPairs(temporary, bytes, op.tokens.data, sorted, rows, sorted_rows, items, 0, 31,
+                                              stream.handle()),
+              "embedding_backward sort");
+  cuda::launch(stream, "embedding_backward", {static_cast<unsigned>(count), 256}, add_rows<T>, op, sorted, sorted_rows);
+}
+
+template void run(cuda::Stream&, const EmbeddingForward<float>&);
+template void run(cuda::Stream&, const EmbeddingForward<BFloat16>&);
+template void run(cuda::Stream&, const EmbeddingBackward<float>&);
+template void run(cuda::Stream&, const EmbeddingBackward<BFloat16>&);
+
+}  // namespace essh

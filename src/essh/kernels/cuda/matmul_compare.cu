@@ -1,0 +1,43 @@
+#include "essh/device/cuda/launch.cuh"
+#include "essh/kernels/cuda/device/number.cuh"
+#include "essh/kernels/cuda/matmul_plans.h"
+
+namespace essh::cuda {
+namespace {
+
+template <class T>
+__global__ void gaps(const T* a, const T* b, Index count, int* result) {
+  float gap = 0, largest = 0;
+  for (Index i = Index{blockIdx.x} * blockDim.x + threadIdx.x; i < count; i += Index{gridDim.x} * blockDim.x) {
+    const float x = widen(a[i]), y = widen(b[i]);
+    gap = fmaxf(gap, x == x && y == y ? fabsf(x - y) : INFINITY);
+    largest = fmaxf(largest, fabsf(x));
+  }
+  gap = warp_max(gap);
+  largest = warp_max(largest);
+  // Floats that are not negative compare like their bits.
+  if (threadIdx.x % 32 == 0) {
+    atomicMax(result, __float_as_int(gap));
+    atomicMax(result + 1, __float_as_int(largest));
+  }
+}
+
+}  // namespace
+
+Difference compare(Stream& stream, MatmulType type, const void* a, const void* b, Index elements) {
+  Scratch scratch(stream);
+  int* result = scratch.take<int>(2);
+  check(cudaMemsetAsync(result, 0, 2 * sizeof(int), stream.handle()), "compare");
+  if (type == MatmulType::BFloat16) {
+    launch(stream, "compare", {512, 256}, gaps<BFloat16>, static_cast<const BFloat16*>(a),
+           static_cast<const BFloat16*>(b), elements, result);
+  } else {
+    launch(stream, "compare", {512, 256}, gaps<float>, static_cast<const float*>(a), static_cast<const float*>(b),
+           elements, result);
+  }
+  Difference found{};
+  stream.copy(&found, result, sizeof(found));
+  return found;
+}
+
+}  // namespace essh::cuda

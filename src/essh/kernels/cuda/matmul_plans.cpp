@@ -1,0 +1,228 @@
+#include "essh/kernels/cuda/matmul_plans.h"
+
+#include <cublasLt.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "essh/device/cuda/check.h"
+
+namespace essh::cuda {
+namespace {
+
+constexpr std::size_t kWorkspace = std::size_t{64} << 20;
+constexpr int kCandidates = 8;
+
+void check_blas(cublasStatus_t status, const char* what) {
+  if (status != CUBLAS_STATUS_SUCCESS)
+    fail(ErrorKind::Device, "cuBLASLt, {}: {}", what, cublasLtGetStatusString(status));
+}
+
+cudaDataType data_type(MatmulType type) {
+  return type == MatmulType::BFloat16 ? CUDA_R_16BF : CUDA_R_32F;
+}
+std::size_t element_size(MatmulType type) {
+  return type == MatmulType::BFloat16 ? 2 : 4;
+}
+
+// Bytes, at most 16, by which an operand's columns are aligned.
+std::uint32_t alignment(const void* data, Index stride, std::size_t element) {
+  const auto bits = reinterpret_cast<std::uintptr_t>(data) | static_cast<std::uintptr_t>(stride) * element | 16u;
+  return static_cast<std::uint32_t>(bits & (~bits + 1));
+}
+std::uint32_t alignment(const Matmul& p) {
+  const auto in = element_size(p.input), out = element_size(p.output);
+  return std::min({alignment(p.left.data, p.left.stride, in), alignment(p.right.data, p.right.stride, in),
+                   alignment(p.addend, p.addend_stride, out), alignment(p.result, p.result_stride, out)});
+}
+
+std::string hexadecimal(const cublasLtMatmulAlgo_t& algorithm) {
+  std::string text;
+  for (const auto word : algorithm.data) text += fmt::format("{:016x}", word);
+  return text;
+}
+bool parse(const std::string& text, cublasLtMatmulAlgo_t& algorithm) {
+  constexpr std::size_t kDigits = 16;
+  if (text.size() != std::size(algorithm.data) * kDigits) return false;
+  for (std::size_t i = 0; i < std::size(algorithm.data); ++i) {
+    char* end = nullptr;
+    const auto digits = text.substr(i * kDigits, kDigits);
+    algorithm.data[i] = std::strtoull(digits.c_str(), &end, 16);
+    if (*end != 0) return false;
+  }
+  return true;
+}
+
+// Time of one call of `body`, of a few in a row.
+template <class Body>
+float milliseconds(Stream& stream, const Body& body) {
+  cudaEvent_t start, end;
+  check(cudaEventCreate(&start), "cudaEventCreate");
+  check(cudaEventCreate(&end), "cudaEventCreate");
+  body();
+  constexpr int kCalls = 3;
+  check(cudaEventRecord(start, stream.handle()), "cudaEventRecord");
+  for (int i = 0; i < kCalls; ++i) body();
+  check(cudaEventRecord(end, stream.handle()), "cudaEventRecord");
+  check(cudaEventSynchronize(end), "matrix product");
+  float total = 0;
+  check(cudaEventElapsedTime(&total, start, end), "cudaEventElapsedTime");
+  cudaEventDestroy(start);
+  cudaEventDestroy(end);
+  return total / kCalls;
+}
+
+}  // namespace
+
+struct MatmulPlans::Library {
+  cublasLtHandle_t handle = nullptr;
+  Buffer workspace{Device::Cuda, kWorkspace, "workspace of the matrix products"};
+
+  Library() { check_blas(cublasLtCreate(&handle), "create"); }
+  ~Library() { cublasLtDestroy(handle); }
+};
+
+struct MatmulPlans::Plan {
+  cublasLtMatmulDesc_t operation = nullptr;
+  cublasLtMatrixLayout_t left = nullptr, right = nullptr, addend = nullptr, result = nullptr;
+  cublasLtMatmulAlgo_t algorithm{};
+
+  explicit Plan(const Matmul& p) {
+    check_blas(cublasLtMatmulDescCreate(&operation, CUBLAS_COMPUTE_32F, CUDA_R_32F), "operation");
+    const auto turn = [&](cublasLtMatmulDescAttributes_t attribute, bool turned) {
+      const cublasOperation_t value = turned ? CUBLAS_OP_T : CUBLAS_OP_N;
+      check_blas(cublasLtMatmulDescSetAttribute(operation, attribute, &value, sizeof(value)), "transpose");
+    };
+    turn(CUBLASLT_MATMUL_DESC_TRANSA, p.left.turned);
+    turn(CUBLASLT_MATMUL_DESC_TRANSB, p.right.turned);
+    const auto layout = [](cublasLtMatrixLayout_t& to, MatmulType type, Index rows, Index columns, Index stride) {
+      check_blas(cublasLtMatrixLayoutCreate(&to, data_type(type), static_cast<std::uint64_t>(rows),
+                                            static_cast<std::uint64_t>(columns), stride),
+                 "layout");
+    };
+    const auto operand = [&](cublasLtMatrixLayout_t& to, const Matmul::Operand& o, Index rows, Index columns) {
+      layout(to, p.input, o.turned ? columns : rows, o.turned ? rows : columns, o.stride);
+    };
+    operand(left, p.left, p.rows, p.inner);
+    operand(right, p.right, p.inner, p.columns);
+    layout(addend, p.output, p.rows, p.columns, p.addend_stride);
+    layout(result, p.output, p.rows, p.columns, p.result_stride);
+  }
+  ~Plan() {
+    for (auto one : {left, right, addend, result}) cublasLtMatrixLayoutDestroy(one);
+    cublasLtMatmulDescDestroy(operation);
+  }
+  Plan(const Plan&) = delete;
+  Plan& operator=(const Plan&) = delete;
+
+  cublasStatus_t run(const Library& library, Stream& stream, const Matmul& p, const cublasLtMatmulAlgo_t& with,
+                     const void* from, cublasLtMatrixLayout_t from_layout, void* to,
+                     cublasLtMatrixLayout_t to_layout) const {
+    return cublasLtMatmul(library.handle, operation, &p.alpha, p.left.data, left, p.right.data, right, &p.beta, from,
+                          from_layout, to, to_layout, &with, library.workspace.as<void>(), kWorkspace, stream.handle());
+  }
+};
+
+MatmulPlans::MatmulPlans(Stream& stream) : stream_(stream), library_(std::make_unique<Library>()) {}
+MatmulPlans::~MatmulPlans() = default;
+
+void MatmulPlans::multiply(const Matmul& p) {
+  const auto& found = plan(p);
+  check_blas(found.run(*library_, stream_, p, found.algorithm, p.addend, found.addend, p.result, found.result),
+             "product");
+}
+
+MatmulPlans::Plan& MatmulPlans::plan(const Matmul& p) {
+  const Key key = {static_cast<Index>(p.input) * 2 + static_cast<Index>(p.output),
+                   static_cast<Index>(p.left.turned) * 2 + static_cast<Index>(p.right.turned),
+                   p.rows,
+                   p.columns,
+                   p.inner,
+                   p.left.stride,
+                   p.right.stride,
+                   p.addend_stride,
+                   p.result_stride,
+                   p.beta != 0,
+                   p.addend == p.result,
+                   alignment(p)};
+  auto& place = plans_[key];
+  if (!place) {
+    auto fresh = std::make_unique<Plan>(p);
+    choose(p, *fresh);
+    place = std::move(fresh);
+  }
+  return *place;
+}
+
+void MatmulPlans::choose(const Matmul& p, Plan& plan) {
+  const auto align = alignment(p);
+  const auto name =
+      fmt::format("matmul {}{} {}{} {}x{}x{} {} a{}", p.input == MatmulType::BFloat16 ? "b" : "f",
+                  p.output == MatmulType::BFloat16 ? "b" : "f", p.left.turned ? "t" : "n", p.right.turned ? "t" : "n",
+                  p.rows, p.columns, p.inner, p.beta != 0 ? "add" : "set", align);
+  auto& choices = stream_.choices();
+  if (const auto known = choices.find(name); known != choices.end() && parse(known->second, plan.algorithm)) {
+    cublasLtMatmulHeuristicResult_t facts{};
+    if (cublasLtMatmulAlgoCheck(library_->handle, plan.operation, plan.left, plan.right, plan.addend, plan.result,
+                                &plan.algorithm, &facts) == CUBLAS_STATUS_SUCCESS &&
+        facts.workspaceSize <= kWorkspace)
+      return;
+  }
+
+  cublasLtMatmulPreference_t preference = nullptr;
+  check_blas(cublasLtMatmulPreferenceCreate(&preference), "preference");
+  const auto prefer = [&](cublasLtMatmulPreferenceAttributes_t attribute, auto value) {
+    check_blas(cublasLtMatmulPreferenceSetAttribute(preference, attribute, &value, sizeof(value)), "preference");
+  };
+  prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, kWorkspace);
+  for (const auto attribute : {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
+                               CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES})
+    prefer(attribute, align);
+  cublasLtMatmulHeuristicResult_t candidates[kCandidates] = {};
+  int count = 0;
+  const auto status =
+      cublasLtMatmulAlgoGetHeuristic(library_->handle, plan.operation, plan.left, plan.right, plan.addend, plan.result,
+                                     preference, kCandidates, candidates, &count);
+  cublasLtMatmulPreferenceDestroy(preference);
+  check_blas(status, "choice of an algorithm");
+  if (count == 0) fail(ErrorKind::Unsupported, "cuBLASLt has no algorithm for {}", name);
+  plan.algorithm = candidates[0].algo;
+  cudaStreamCaptureStatus capturing{};
+  check(cudaStreamIsCapturing(stream_.handle(), &capturing), "cudaStreamIsCapturing");
+  if (capturing != cudaStreamCaptureStatusNone) return;
+
+  // Trials write beside the result, which may be an addend too.
+  Scratch scratch(stream_);
+  const Index elements = p.rows * p.columns;
+  const auto bytes = static_cast<Index>(element_size(p.output)) * elements;
+  auto *first = scratch.take<std::byte>(bytes), *other = scratch.take<std::byte>(bytes);
+  cublasLtMatrixLayout_t packed = nullptr;
+  check_blas(cublasLtMatrixLayoutCreate(&packed, data_type(p.output), static_cast<std::uint64_t>(p.rows),
+                                        static_cast<std::uint64_t>(p.columns), p.rows),
+             "layout");
+  const auto attempt = [&](const cublasLtMatmulAlgo_t& algorithm, void* to) {
+    return plan.run(*library_, stream_, p, algorithm, p.addend, plan.addend, to, packed);
+  };
+  float best = INFINITY;
+  for (int i = 0; i < count; ++i) {
+    if (candidates[i].state != CUBLAS_STATUS_SUCCESS) continue;
+    void* to = i == 0 ? first : other;
+    if (attempt(candidates[i].algo, to) != CUBLAS_STATUS_SUCCESS) continue;
+    if (i > 0) {
+      // Algorithms differ in the order of additions, and in nothing else.
+      const auto [gap, largest] = compare(stream_, p.output, first, other, elements);
+      const float tolerance = (p.output == MatmulType::BFloat16 ? 1.6e-2f : 1e-3f) * largest;
+      if (!(gap <= tolerance)) continue;
+    }
+    const float time = milliseconds(stream_, [&] { attempt(candidates[i].algo, to); });
+    if (time < best) {
+      best = time;
+      plan.algorithm = candidates[i].algo;
+    }
+  }
+  cublasLtMatrixLayoutDestroy(packed);
+  choices[name] = hexadecimal(plan.algorithm);
+}
+
+}  // namespace essh::cuda

@@ -1,0 +1,61 @@
+#pragma once
+#include <array>
+#include <map>
+#include <memory>
+#include <string>
+
+#include "essh/device/cuda/stream.h"
+
+namespace essh::cuda {
+
+enum class MatmulType { Float32, BFloat16 };
+
+// result = alpha * op(left) * op(right) + beta * addend, all column-major: element (i, j) lies at j * stride + i, and a
+// turned operand is stored as its transpose. Sums are float32.
+struct Matmul {
+  struct Operand {
+    const void* data;
+    Index stride;
+    bool turned;
+  };
+  MatmulType input, output;
+  Operand left, right;  // rows x inner, inner x columns
+  Index rows, columns, inner;
+  float alpha, beta;
+  const void* addend;
+  Index addend_stride;
+  void* result;
+  Index result_stride;
+};
+
+// Matrix products by cuBLASLt. The first product of a shape times the algorithms that the library suggests on this
+// device, drops those that do not agree with the first, and keeps the fastest as one of the stream's choices: whoever
+// keeps and restores those gets the same bits again. Strides and addresses are no part of a shape, only their
+// alignment: a slice of a weight and its copy are multiplied by the same algorithm.
+class MatmulPlans {
+ public:
+  explicit MatmulPlans(Stream& stream);
+  ~MatmulPlans();
+  void multiply(const Matmul& product);
+
+ private:
+  struct Library;
+  struct Plan;
+  // Shape and strides.
+  using Key = std::array<Index, 12>;
+
+  Plan& plan(const Matmul& product);
+  void choose(const Matmul& product, Plan& plan);
+
+  Stream& stream_;
+  std::unique_ptr<Library> library_;
+  std::map<Key, std::unique_ptr<Plan>> plans_;
+};
+
+// Largest |a - b| and largest |a| of two column-major rows x columns matrices without gaps.
+struct Difference {
+  float largest_gap, largest;
+};
+Difference compare(Stream& stream, MatmulType type, const void* a, const void* b, Index elements);
+
+}  // namespace essh::cuda

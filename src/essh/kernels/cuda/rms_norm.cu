@@ -1,0 +1,124 @@
+#include "essh/kernels/rms_norm.h"
+
+#include "essh/device/cuda/launch.cuh"
+#include "essh/kernels/cuda/device/column_sums.cuh"
+#include "essh/kernels/cuda/device/vectors.cuh"
+
+namespace essh {
+namespace {
+
+constexpr int kRowsPerBlock = 4;  // a warp each
+
+template <int N, class T>
+__global__ void __launch_bounds__(32 * kRowsPerBlock) forward(RmsNormForward<T> op) {
+  const Index row = Index{blockIdx.x} * kRowsPerBlock + threadIdx.x / 32;
+  const int lane = threadIdx.x % 32;
+  if (row >= op.x.rows) return;
+  const T* x = op.x.row(row);
+  float squares = 0;
+  for (Index c = lane * N; c < op.x.cols; c += 32 * N) {
+    float values[N];
+    cuda::load(x + c, values);
+#pragma unroll
+    for (int i = 0; i < N; ++i) squares += values[i] * values[i];
+  }
+  squares = cuda::warp_sum(squares);
+  const float inverse = 1.0f / sqrtf(squares / static_cast<float>(op.x.cols) + static_cast<float>(op.eps));
+  if (lane == 0 && !op.inverse_rms.empty()) op.inverse_rms[row] = inverse;
+  T* y = op.y.row(row);
+  for (Index c = lane * N; c < op.x.cols; c += 32 * N) {
+    float values[N], gain[N];
+    cuda::load(x + c, values);
+    cuda::load(op.gain.data + c, gain);
+#pragma unroll
+    for (int i = 0; i < N; ++i) values[i] = gain[i] * values[i] * inverse;
+    cuda::store(y + c, values);
+  }
+}
+
+// Every warp takes rows in turn and adds its share of d_gain to a line of its own in shared memory; lines of a block are
+// added in order at the end.
+template <int N, class T>
+__global__ void __launch_bounds__(32 * kRowsPerBlock) backward(RmsNormBackward<T> op, float* partial) {
+  extern __shared__ float lines[];
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const Index width = op.x.cols;
+  float* line = lines + warp * width;
+  const bool sums = partial != nullptr;
+  if (sums) {
+    for (Index c = lane; c < width; c += 32) line[c] = 0;
+    __syncwarp();
+  }
+  for (Index row = Index{blockIdx.x} * kRowsPerBlock + warp; row < op.x.rows; row += Index{gridDim.x} * kRowsPerBlock) {
+    const T *x = op.x.row(row), *d_y = op.d_y.row(row);
+    const float inverse = op.inverse_rms[row];
+    float along = 0;
+    for (Index c = lane * N; c < width; c += 32 * N) {
+      float values[N], slopes[N], gain[N];
+      cuda::load(x + c, values);
+      cuda::load(d_y + c, slopes);
+      cuda::load(op.gain.data + c, gain);
+#pragma unroll
+      for (int i = 0; i < N; ++i) {
+        along += values[i] * slopes[i] * gain[i];
+        if (sums) line[c + i] += values[i] * slopes[i] * inverse;
+      }
+    }
+    along = cuda::warp_sum(along);
+    const float shift = along * inverse * inverse / static_cast<float>(width);
+    T* d_x = op.d_x.row(row);
+    for (Index c = lane * N; c < width; c += 32 * N) {
+      float values[N], slopes[N], gain[N], result[N];
+      cuda::load(x + c, values);
+      cuda::load(d_y + c, slopes);
+      cuda::load(op.gain.data + c, gain);
+      cuda::load(d_x + c, result);
+#pragma unroll
+      for (int i = 0; i < N; ++i) result[i] += inverse * (gain[i] * slopes[i] - values[i] * shift);
+      cuda::store(d_x + c, result);
+    }
+  }
+  if (!sums) return;
+  __syncthreads();
+  for (Index c = threadIdx.x; c < width; c += blockDim.x) {
+    float sum = 0;
+    for (int w = 0; w < kRowsPerBlock; ++w) sum += lines[w * width + c];
+    partial[Index{blockIdx.x} * width + c] = sum;
+  }
+}
+
+}  // namespace
+
+template <class T>
+void run(cuda::Stream& stream, const RmsNormForward<T>& op) {
+  cuda::with_width<T>(
+      [&]<int N>() {
+        cuda::launch(stream, "rms_norm_forward",
+                     {cuda::blocks_for(op.x.rows, kRowsPerBlock), 32 * kRowsPerBlock}, forward<N, T>, op);
+      },
+      op.x, op.y, op.gain);
+}
+
+template <class T>
+void run(cuda::Stream& stream, const RmsNormBackward<T>& op) {
+  if (op.x.rows == 0) return;
+  cuda::Scratch scratch(stream);
+  const unsigned blocks =
+      std::min(cuda::blocks_for(op.x.rows, kRowsPerBlock), static_cast<unsigned>(stream.multiprocessors() * 4));
+  const Index width = op.x.cols;
+  float* partial = op.d_gain.empty() ? nullptr : scratch.take<float>(blocks * width);
+  const std::size_t shared = partial ? static_cast<std::size_t>(kRowsPerBlock * width) * sizeof(float) : 0;
+  cuda::with_width<T>(
+      [&]<int N>() {
+        cuda::launch(stream, "rms_norm_backward", {blocks, 32 * kRowsPerBlock, shared}, backward<N, T>, op, partial);
+      },
+      op.x, op.d_y, op.d_x, op.gain);
+  if (partial) cuda::add_lines(stream, partial, blocks, width, op.d_gain.data);
+}
+
+template void run(cuda::Stream&, const RmsNormForward<float>&);
+template void run(cuda::Stream&, const RmsNormForward<BFloat16>&);
+template void run(cuda::Stream&, const RmsNormBackward<float>&);
+template void run(cuda::Stream&, const RmsNormBackward<BFloat16>&);
+
+}  // namespace essh

@@ -1,0 +1,48 @@
+#include "essh/kernels/rope.h"
+
+#include "essh/device/cuda/launch.cuh"
+#include "essh/kernels/cuda/device/number.cuh"
+
+namespace essh {
+namespace {
+
+constexpr int kThreads = 128;
+
+// A block turns one row. Angles are reduced in double: a position of 100,000 leaves float too few digits.
+template <class T>
+__global__ void __launch_bounds__(kThreads) rotate(Rope<T> op) {
+  extern __shared__ float2 turns[];
+  const Index row = blockIdx.x, half = op.head_dim / 2;
+  const Index first = op.first.empty() ? 0 : op.first[row / op.length];
+  const double position = static_cast<double>(first + row % op.length);
+  for (Index i = threadIdx.x; i < half; i += kThreads) {
+    const double angle =
+        position * exp2(-2.0 * static_cast<double>(i) / static_cast<double>(op.head_dim) * log2(op.theta));
+    double s, c;
+    sincos(angle, &s, &c);
+    turns[i] = {static_cast<float>(c), static_cast<float>(op.rotation == Rotation::Forward ? s : -s)};
+  }
+  __syncthreads();
+  T* x = op.x.row(row);
+  for (Index pair = threadIdx.x; pair < op.x.cols / 2; pair += kThreads) {
+    const Index column = pair / half * op.head_dim + pair % half;
+    const float2 turn = turns[pair % half];
+    const float a = cuda::widen(x[column]), b = cuda::widen(x[column + half]);
+    x[column] = cuda::narrow<T>(a * turn.x - b * turn.y);
+    x[column + half] = cuda::narrow<T>(b * turn.x + a * turn.y);
+  }
+}
+
+}  // namespace
+
+template <class T>
+void run(cuda::Stream& stream, const Rope<T>& op) {
+  cuda::launch(stream, "rope",
+               {static_cast<unsigned>(op.x.rows), kThreads, static_cast<std::size_t>(op.head_dim / 2) * sizeof(float2)},
+               rotate<T>, op);
+}
+
+template void run(cuda::Stream&, const Rope<float>&);
+template void run(cuda::Stream&, const Rope<BFloat16>&);
+
+}  // namespace essh

@@ -1,0 +1,96 @@
+#include "essh/kernels/value_blend.h"
+
+#include "essh/kernels/cuda/device/column_sums.cuh"
+#include "essh/kernels/cuda/device/vectors.cuh"
+
+namespace essh {
+namespace {
+
+// A group of lanes owns one channel of one token.
+constexpr int kLanes = 8, kGroups = 32;
+
+__device__ float group_sum(float x) {
+#pragma unroll
+  for (int offset = kLanes / 2; offset > 0; offset /= 2) x += __shfl_xor_sync(0xffffffffu, x, offset);
+  return x;
+}
+
+template <class T>
+__device__ float inverse_rms(const T* v0, Index width, float eps, int lane) {
+  float squares = 0;
+  for (Index p = lane; p < width; p += kLanes) {
+    const float x = cuda::widen(v0[p]);
+    squares += x * x;
+  }
+  return 1.0f / sqrtf(group_sum(squares) / static_cast<float>(width) + eps);
+}
+
+template <class T>
+__global__ void __launch_bounds__(kLanes* kGroups) forward(ValueBlendForward<T> op) {
+  const int lane = threadIdx.x % kLanes;
+  const Index channels = op.blend.size, count = op.v0.rows * channels;
+  const Index item = Index{blockIdx.x} * kGroups + threadIdx.x / kLanes;
+  const Index at = item < count ? item : count - 1;
+  const Index row = at / channels, k = at % channels;
+  const T* v0 = op.v0.row(row) + k * op.width;
+  const float inverse = inverse_rms(v0, op.width, static_cast<float>(op.eps), lane);
+  const float scale = (1.0f - op.blend[k]) + op.blend[k] * inverse;
+  if (item >= count) return;
+  T* v = op.v.row(row) + k * op.width;
+  for (Index p = lane; p < op.width; p += kLanes) v[p] = cuda::narrow<T>(scale * cuda::widen(v0[p]));
+}
+
+// A block walks over the tokens of its share with one group per channel of its column of channels; each group keeps the
+// gradient of its channel's blend.
+template <class T>
+__global__ void __launch_bounds__(kLanes* kGroups) backward(ValueBlendBackward<T> op, float* partial) {
+  const int lane = threadIdx.x % kLanes;
+  const Index channels = op.blend.size, k = Index{blockIdx.x} * kGroups + threadIdx.x / kLanes;
+  const bool inside = k < channels;
+  const Index channel = inside ? k : channels - 1;
+  const float blend = op.blend[channel];
+  float d_blend = 0;
+  for (Index row = blockIdx.y; row < op.v0.rows; row += gridDim.y) {
+    const T* v0 = op.v0.row(row) + channel * op.width;
+    const T* d_v = op.d_v.row(row) + channel * op.width;
+    const float inverse = inverse_rms(v0, op.width, static_cast<float>(op.eps), lane);
+    float along = 0;
+    for (Index p = lane; p < op.width; p += kLanes) along += cuda::widen(d_v[p]) * cuda::widen(v0[p]);
+    along = group_sum(along);
+    d_blend += along * (inverse - 1.0f);
+    const float scale = (1.0f - blend) + blend * inverse;
+    const float shift = blend * inverse * inverse * inverse * along / static_cast<float>(op.width);
+    if (!inside) continue;
+    T* d_v0 = op.d_v0.row(row) + channel * op.width;
+    for (Index p = lane; p < op.width; p += kLanes)
+      d_v0[p] = cuda::narrow<T>(scale * cuda::widen(d_v[p]) - shift * cuda::widen(v0[p]));
+  }
+  if (inside && lane == 0) partial[Index{blockIdx.y} * channels + channel] = d_blend;
+}
+
+}  // namespace
+
+template <class T>
+void run(cuda::Stream& stream, const ValueBlendForward<T>& op) {
+  cuda::launch(stream, "value_blend_forward",
+               {cuda::blocks_for(op.v0.rows * op.blend.size, kGroups), kLanes * kGroups}, forward<T>, op);
+}
+
+template <class T>
+void run(cuda::Stream& stream, const ValueBlendBackward<T>& op) {
+  if (op.v0.rows == 0) return;
+  cuda::Scratch scratch(stream);
+  const Index channels = op.blend.size;
+  const unsigned shares = static_cast<unsigned>(std::min<Index>(op.v0.rows, Index{stream.multiprocessors()} * 8));
+  float* partial = scratch.take<float>(Index{shares} * channels);
+  cuda::launch(stream, "value_blend_backward", {dim3(cuda::blocks_for(channels, kGroups), shares), kLanes * kGroups},
+               backward<T>, op, partial);
+  cuda::add_lines(stream, partial, shares, channels, op.d_blend.data);
+}
+
+template void run(cuda::Stream&, const ValueBlendForward<float>&);
+template void run(cuda::Stream&, const ValueBlendForward<BFloat16>&);
+template void run(cuda::Stream&, const ValueBlendBackward<float>&);
+template void run(cuda::Stream&, const ValueBlendBackward<BFloat16>&);
+
+}  // namespace essh
