@@ -1,0 +1,223 @@
+#include "essh/device/cuda/launch.cuh"
+#include "essh/kernels/cuda/device/scan_chunk.cuh"
+#include "essh/kernels/cuda/device/scan_sizes.cuh"
+#include "essh/kernels/cuda/scan_tables.h"
+#include "essh/kernels/selective_scan.h"
+
+// Three passes, the first and the last parallel over chunks: what each chunk adds to the state, the states that enter the
+// chunks, and the outputs.
+namespace essh {
+namespace {
+
+using namespace cuda;
+
+__global__ void make_tables(Modes<const float> modes, float2* turns, float* gamma) {
+  const int mode = blockIdx.x, channel = blockIdx.y, j = threadIdx.x;
+  const int item = channel * static_cast<int>(modes.decay.cols) + mode;
+  if (j == 0) gamma[item] = static_cast<float>(log1p(exp(-fabs(static_cast<double>(modes.decay(channel, mode)))))) +
+                            fmaxf(modes.decay(channel, mode), 0.0f);
+  double s, c;
+  sincos(static_cast<double>(modes.frequency(channel, mode)) * j, &s, &c);
+  turns[item * (kTokens + 1) + j] = {static_cast<float>(c), static_cast<float>(s)};
+}
+
+template <class S>
+struct IncrementShared {
+  Gates<S> gates;
+  Factor<S> w;
+  alignas(16) typename S::Value v[kTokens * S::kValueStride];
+};
+
+template <class T>
+__device__ int tokens_of(const T& op, int chunk) {
+  const Index left = op.length - Index{chunk} * kTokens;
+  return static_cast<int>(left < kTokens ? left : kTokens);
+}
+
+template <class S, class T>
+__global__ void __launch_bounds__(kTileThreads)
+    chunk_increments(SelectiveScanForward<T> op, ScanTables tables, Matrix<float> increments, float* through) {
+  extern __shared__ __align__(16) unsigned char raw[];
+  auto& s = *reinterpret_cast<IncrementShared<S>*>(raw);
+  const int channel = blockIdx.x, chunk = blockIdx.y, sequence = blockIdx.z, count = tokens_of(op, chunk);
+  const int modes = static_cast<int>(op.modes.decay.cols), width = static_cast<int>(op.width);
+  const Index first = sequence * op.length + Index{chunk} * kTokens, row = Index{sequence} * gridDim.y + chunk;
+  load_values<S>(s.v, op.v, first, count, Index{channel} * width, width);
+  load_gates(s.gates, op.write, {}, op.clock, tables, channel, first, count, static_cast<float>(op.factor_range));
+  make_state_writes(s.gates, tables, channel, count, s.w);
+  for (int mode = threadIdx.x; mode < modes; mode += kTileThreads)
+    through[(row * gridDim.x + channel) * modes + mode] = s.gates.through[mode];
+  __syncthreads();
+  float* to = increments.row(row) + Index{channel} * 2 * modes * width;
+  multiply<S::kTensor, S::kInner, S::kValues>(
+      [&](int part, int p, float x, float y) {
+        if (part >= 2 * modes) return;
+        if (p < width) to[part * width + p] = x;
+        if (p + 1 < width) to[part * width + p + 1] = y;
+      },
+      term<kTokens>(s.w.turned(), Tile<typename S::Value, S::kValueStride, 1>{s.v}));
+}
+
+// One thread carries one value of one mode through the chunks; `states` holds increments and becomes the entering states.
+__global__ void carry_states(Index sequences, Index length, int channels, int modes, int width,
+                             Matrix<const float> entering, ScanTables tables, const float* through, Matrix<float> states,
+                             Matrix<float> leaving) {
+  const Index item = Index{blockIdx.x} * blockDim.x + threadIdx.x;
+  if (item >= sequences * channels * modes * width) return;
+  const int p = static_cast<int>(item % width);
+  const Index track = item / width;  // [sequence][channel][mode]
+  const int mode = static_cast<int>(track % modes), channel = static_cast<int>(track / modes % channels);
+  const Index sequence = track / modes / channels, chunks = (length + kTokens - 1) / kTokens;
+  const Index column = (Index{channel} * modes + mode) * 2 * width + p;
+  const float2* turns = tables.turns_of(channel, mode);
+  float x = 0, y = 0;
+  if (!entering.empty()) {
+    x = entering(sequence, column);
+    y = entering(sequence, column + width);
+  }
+  constexpr int kAhead = 8;
+  for (Index begin = 0; begin < chunks; begin += kAhead) {
+    float more_x[kAhead], more_y[kAhead], kept[kAhead];
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) {
+      if (begin + i >= chunks) break;
+      const Index row = sequence * chunks + begin + i;
+      more_x[i] = states(row, column);
+      more_y[i] = states(row, column + width);
+      kept[i] = through[(row * channels + channel) * modes + mode];
+    }
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) {
+      const Index chunk = begin + i;
+      if (chunk >= chunks) break;
+      const Index row = sequence * chunks + chunk, left = length - chunk * kTokens;
+      states(row, column) = x;
+      states(row, column + width) = y;
+      const float2 turn = turns[left < kTokens ? left : kTokens];
+      const float turned = kept[i] * (turn.x * x - turn.y * y) + more_x[i];
+      y = kept[i] * (turn.y * x + turn.x * y) + more_y[i];
+      x = turned;
+    }
+  }
+  if (leaving.empty()) return;
+  leaving(sequence, column) = x;
+  leaving(sequence, column + width) = y;
+}
+
+template <class S>
+struct OutputShared {
+  Gates<S> gates;
+  Factor<S> q, k, b;
+  float square[kTokens * S::kSquareStride];
+  float state[S::kInner * S::kStateStride];
+  alignas(16) typename S::Value v[kTokens * S::kValueStride];
+};
+
+template <class S, class T>
+__global__ void __launch_bounds__(kTileThreads)
+    chunk_outputs(SelectiveScanForward<T> op, ScanTables tables, Matrix<const float> states) {
+  extern __shared__ __align__(16) unsigned char raw[];
+  auto& s = *reinterpret_cast<OutputShared<S>*>(raw);
+  const int channel = blockIdx.x, chunk = blockIdx.y, sequence = blockIdx.z, count = tokens_of(op, chunk);
+  const int modes = static_cast<int>(op.modes.decay.cols), width = static_cast<int>(op.width);
+  const Index first = sequence * op.length + Index{chunk} * kTokens, row = Index{sequence} * gridDim.y + chunk;
+  const Index column = Index{channel} * width;
+  load_values<S>(s.v, op.v, first, count, column, width);
+  load_state<S>(s.state, states.row(row) + Index{channel} * 2 * modes * width, modes, width);
+  load_gates(s.gates, op.write, op.read, op.clock, tables, channel, first, count, static_cast<float>(op.factor_range));
+  make_interaction(s.gates, tables, channel, s.q, s.k);
+  make_state_readout(s.gates, tables, channel, s.b);
+  __syncthreads();
+  make_square(s.gates, tables, channel, s.q, s.k, s.square);
+  T* z = op.z.row(first) + column;
+  const bool pairs = (reinterpret_cast<std::uintptr_t>(z) | static_cast<std::uintptr_t>(op.z.stride * sizeof(T))) %
+                         (2 * sizeof(T)) == 0;
+  multiply<S::kTensor, kTokens, S::kValues>(
+      [&](int t, int p, float x, float y) {
+        if (t >= count || p >= width) return;
+        T* place = z + t * op.z.stride + p;
+        if (pairs && p + 1 < width) {
+          const float both[2] = {x, y};
+          store(place, both);
+        } else {
+          place[0] = narrow<T>(x);
+          if (p + 1 < width) place[1] = narrow<T>(y);
+        }
+      },
+      term<kTokens, Reach::Before>(Tile<float, S::kSquareStride, 1>{s.square},
+                                   Tile<typename S::Value, S::kValueStride, 1>{s.v}),
+      term<S::kInner>(s.b.rows(), Tile<float, S::kStateStride, 1>{s.state}));
+}
+
+// One thread advances one value of one channel by one token.
+template <class T>
+__global__ void step(SelectiveStep<T> op) {
+  const int width = static_cast<int>(op.width), modes = static_cast<int>(op.modes.decay.cols);
+  const Index item = Index{blockIdx.x} * blockDim.x + threadIdx.x;
+  if (item >= op.v.rows * op.v.cols) return;
+  const Index sequence = item / op.v.cols, column = item % op.v.cols;
+  const Index channel = column / width;
+  const int p = static_cast<int>(column % width);
+  const float v = widen(op.v(sequence, column));
+  float* state = op.state.row(sequence) + channel * modes * 2 * width + p;
+  float z = 0;
+  for (int mode = 0; mode < modes; ++mode) {
+    const Index gate = channel * modes + mode;
+    const float kept = expf(-(softplus(op.modes.decay(channel, mode)) + op.clock(sequence, gate)));
+    float sine, cosine;
+    sincosf(op.modes.frequency(channel, mode), &sine, &cosine);
+    const float written = op.write(sequence, gate) * v;
+    float* place = state + 2 * mode * width;
+    const float a = place[0], b = place[width];
+    const float x = kept * (cosine * a - sine * b) + written, y = kept * (sine * a + cosine * b);
+    place[0] = x;
+    place[width] = y;
+    const float kc = op.modes.readout_cos(channel, mode);
+    z += op.read(sequence, gate) *
+         (x * kc - y * op.modes.readout_sin(channel, mode) - op.modes.zero_lag(channel, mode) * kc * written);
+  }
+  op.z(sequence, column) = narrow<T>(z);
+}
+
+}  // namespace
+
+void cuda::make_scan_tables(Stream& stream, const Modes<const float>& modes, float2* turns, float* gamma) {
+  const dim3 grid(static_cast<unsigned>(modes.decay.cols), static_cast<unsigned>(modes.decay.rows));
+  launch(stream, "scan_tables", {grid, kTokens + 1}, make_tables, modes, turns, gamma);
+}
+
+template <class T>
+void run(cuda::Stream& stream, const SelectiveScanForward<T>& op) {
+  if (op.sequences == 0 || op.length == 0) return;
+  const Index channels = op.modes.decay.rows, modes = op.modes.decay.cols, chunks = scan_chunks(op.length);
+  const Index rows = op.sequences * chunks, state = 2 * channels * modes * op.width;
+  Scratch scratch(stream);
+  auto* turns = scratch.take<float2>(channels * modes * (kTokens + 1));
+  auto* gamma = scratch.take<float>(channels * modes);
+  auto* through = scratch.take<float>(rows * channels * modes);
+  const auto states = op.boundary.empty() ? dense(scratch.take<float>(rows * state), rows, state) : op.boundary;
+  make_scan_tables(stream, op.modes, turns, gamma);
+  const ScanTables tables{turns, gamma, op.modes};
+  const dim3 grid(static_cast<unsigned>(channels), static_cast<unsigned>(chunks), static_cast<unsigned>(op.sequences));
+  with_scan_sizes<T>(modes, op.width, [&]<class S>() {
+    launch(stream, "scan_increments", {grid, kTileThreads, sizeof(IncrementShared<S>)}, chunk_increments<S, T>, op,
+           tables, states, through);
+    launch(stream, "scan_states", {blocks_for(op.sequences * channels * modes * op.width, 128), 128}, carry_states,
+           op.sequences, op.length, static_cast<int>(channels), static_cast<int>(modes), static_cast<int>(op.width),
+           op.entering, tables, through, states, op.leaving);
+    launch(stream, "scan_outputs", {grid, kTileThreads, sizeof(OutputShared<S>)}, chunk_outputs<S, T>, op, tables,
+           states);
+  });
+}
+
+template <class T>
+void run(cuda::Stream& stream, const SelectiveStep<T>& op) {
+  launch(stream, "selective_step", {blocks_for(op.v.rows * op.v.cols, 128), 128}, step<T>, op);
+}
+
+template void run(cuda::Stream&, const SelectiveScanForward<float>&);
+template void run(cuda::Stream&, const SelectiveScanForward<BFloat16>&);
+template void run(cuda::Stream&, const SelectiveStep<float>&);
+template void run(cuda::Stream&, const SelectiveStep<BFloat16>&);
+
+}  // namespace essh
