@@ -1,0 +1,98 @@
+#pragma once
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <vector>
+
+#include "essh/device/stream.h"
+#include "tests/kernels/random_matrix.h"
+
+namespace essh {
+
+// The tests of a machine without a GPU are skipped.
+#define ESSH_NEEDS_GPU() \
+  if (cuda::device_count() == 0) GTEST_SKIP() << "no GPU"
+
+inline cuda::Stream& gpu() {
+  static cuda::Stream stream;
+  return stream;
+}
+inline cpu::Stream& host() {
+  static cpu::Stream stream(2);
+  return stream;
+}
+
+using TwinTypes = ::testing::Types<float, BFloat16>;
+
+// What a kernel over T may differ from the CPU's in double, relative to the largest element.
+template <class T>
+inline constexpr double kTwinTolerance = 2e-6;
+template <>
+inline constexpr double kTwinTolerance<BFloat16> = 8e-3;
+
+// A matrix on the device in T, of a host matrix whose elements are rounded to T first: both sides compute from the same
+// numbers. Strides are kept, so is the NaN between rows.
+template <class T>
+class TwinMatrix {
+ public:
+  explicit TwinMatrix(StridedMatrix<double>& from)
+      : rows_(from.view.rows),
+        cols_(from.view.cols),
+        stride_(from.view.stride),
+        memory_(Device::Cuda, std::max<Index>(1, rows_ * stride_), "test") {
+    std::vector<T> values;
+    for (auto& x : from.storage) {
+      values.push_back(T(static_cast<float>(x)));
+      x = static_cast<double>(static_cast<float>(values.back()));
+    }
+    gpu().copy(memory_.data(), values.data(), values.size() * sizeof(T));
+  }
+
+  Matrix<T> view() const { return {memory_.data(), rows_, cols_, stride_}; }
+  Vector<T> vector() const { return {memory_.data(), cols_}; }
+  std::vector<T> download() const {
+    std::vector<T> values(static_cast<std::size_t>(rows_ * stride_));
+    gpu().copy(values.data(), memory_.data(), values.size() * sizeof(T));
+    return values;
+  }
+
+  // Elements equal those of `exact` to the tolerance, relative to its largest; gaps are untouched.
+  void expect_close(const StridedMatrix<double>& exact, const char* what, double slack = 1,
+                    double tolerance = kTwinTolerance<T>) const {
+    const auto values = download();
+    double largest = 0, gap = 0;
+    bool intact = true;
+    for (Index r = 0; r < rows_; ++r) {
+      for (Index c = 0; c < stride_; ++c) {
+        const auto value = static_cast<double>(static_cast<float>(values[static_cast<std::size_t>(r * stride_ + c)]));
+        if (c >= cols_) {
+          intact = intact && std::isnan(value);
+          continue;
+        }
+        const double wanted = exact.view(r, c);
+        largest = std::max(largest, std::abs(wanted));
+        gap = std::isfinite(value) ? std::max(gap, std::abs(value - wanted)) : INFINITY;
+      }
+    }
+    EXPECT_TRUE(intact) << what << " wrote between its rows";
+    EXPECT_LE(gap, slack * tolerance * std::max(largest, 1e-3)) << what << ", largest element " << largest;
+  }
+
+ private:
+  Index rows_, cols_, stride_;
+  Array<T> memory_;
+};
+
+template <class T>
+class TwinVector {
+ public:
+  explicit TwinVector(const std::vector<T>& values) : memory_(Device::Cuda, static_cast<Index>(values.size()), "test") {
+    gpu().copy(memory_.data(), values.data(), values.size() * sizeof(T));
+  }
+  Vector<T> view() const { return memory_.view(); }
+
+ private:
+  Array<T> memory_;
+};
+
+}  // namespace essh
