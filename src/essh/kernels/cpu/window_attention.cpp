@@ -1,11 +1,6 @@
 #include "essh/kernels/window_attention.h"
 
-#include <algorithm>
-#include <cmath>
-
-#include "essh/kernels/cpu/reduce.h"
-#include "essh/kernels/cpu/small_gemm.h"
-#include "essh/kernels/cpu/vector_math.h"
+#include "essh/kernels/cpu/attend_row.h"
 
 namespace essh {
 namespace {
@@ -61,38 +56,18 @@ void set_scores(Index rows, KeyRange range, Index dim, const T* x, Index x_strid
   }
 }
 
-// One head's softmax over scores: weights (=) in place, returns log of the sum. Columns outside [begin, end) become
-// zero.
-template <class T>
-T softmax_row(T* scores, Index columns, Index begin, Index end, T scale) {
-  const Index count = end - begin;
-  T* seen = scores + begin;
-  const T largest = scale * cpu::largest(count, seen);
-  for (Index c = 0; c < count; ++c) seen[c] = seen[c] * scale - largest;
-  cpu::exp(count, seen, seen);
-  const T total = cpu::sum_of<T>(count, [seen](Index c) { return seen[c]; });
-  const T inverse = T(1) / total;
-  for (Index c = 0; c < count; ++c) seen[c] *= inverse;
-  std::fill(scores, scores + begin, T(0));
-  std::fill(scores + end, scores + columns, T(0));
-  return largest + std::log(total);
-}
-
-// Few queries: read keys and values once each, in their own order.
+// Few queries, one after the other.
 template <class T>
 void attend_few(cpu::Scratch& scratch, const WindowAttentionForward<T>& op, Index sequence, Index head) {
   const Index dim = op.head_dim, keys = op.past + op.queries, column = head * dim;
-  const T scale = T(1) / std::sqrt(static_cast<T>(dim));
   T* scores = scratch.take<T>(keys);
   for (Index j = 0; j < op.queries; ++j) {
     const Index row = sequence * op.queries + j;
     const auto range = seen_by(j, j + 1, op.past, op.window);
-    const T* q = op.q.row(row) + column;
-    for (Index r = 0; r < range.size(); ++r)
-      scores[r] = cpu::dot(dim, q, op.k.row(sequence * keys + range.begin + r) + column);
-    const T log_sum = softmax_row(scores, range.size(), 0, range.size(), scale);
-    cpu::set_product<T>(1, dim, range.size(), {scores, 0, 1}, op.v.row(sequence * keys + range.begin) + column,
-                        op.v.stride, op.out.row(row) + column, op.out.stride);
+    const auto seen = [&](Matrix<const T> m) {
+      return m.block(sequence * keys + range.begin, range.size(), column, dim);
+    };
+    const T log_sum = cpu::attend_row(op.q.row(row) + column, seen(op.k), seen(op.v), scores, op.out.row(row) + column);
     if (!op.log_sum.empty()) op.log_sum(row, head) = log_sum;
   }
 }
@@ -111,8 +86,8 @@ void attend(cpu::Scratch& scratch, const WindowAttentionForward<T>& op, Index se
     set_scores(rows, range, dim, op.q.row(row) + column, op.q.stride, k_panels, weights, stride);
     for (Index j = 0; j < rows; ++j) {
       const auto visible = seen_by(first + j, first + j + 1, op.past, op.window);
-      const T log_sum = softmax_row(weights + j * stride, range.size(), visible.begin - range.begin,
-                                    visible.end - range.begin, scale);
+      const T log_sum = cpu::softmax_row(weights + j * stride, range.size(), visible.begin - range.begin,
+                                         visible.end - range.begin, scale);
       if (!op.log_sum.empty()) op.log_sum(row + j, head) = log_sum;
     }
     cpu::set_product<T>(rows, dim, range.size(), {weights, stride, 1}, v + range.begin * dim, dim,

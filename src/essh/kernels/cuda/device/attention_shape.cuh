@@ -1,0 +1,64 @@
+#pragma once
+#include <cstdint>
+
+// What the attention kernels share: operands as they travel to the device, who sees whom, and the order of blocks.
+namespace essh::cuda::device {
+
+template <class T>
+struct Rows {
+  T* data;
+  std::int64_t stride;
+
+  __device__ T* at(std::int64_t row, int column = 0) const { return data + row * stride + column; }
+};
+
+// Query j of a sequence stands at key past + j. A slice is one head of one sequence, slice = sequence * heads + head.
+struct AttentionShape {
+  int heads, head_dim;
+  int queries, past, window;
+  float scale;
+
+  __device__ int keys() const { return past + queries; }
+  // Does the query at `position` see `key`?
+  __device__ bool sees(int position, int key) const { return key <= position && key > position - window; }
+  // Of queries at [first, last] and keys [key, key + count): does any see any, do all see all?
+  __device__ bool any_sees(int first, int last, int key, int count) const {
+    return key <= last && key + count - 1 > first - window;
+  }
+  __device__ bool all_see(int first, int last, int key, int count) const {
+    return key + count - 1 <= first && key > last - window;
+  }
+};
+
+// The blocks of rows of all slices on a grid of one dimension: slices in groups whose keys and values stay in the
+// second-level cache together, within a group all first blocks, then all second ones. Callers number blocks so that the
+// longest come first, which leaves short ones to fill the end.
+struct BlockOrder {
+  int slices, blocks, group;
+
+  struct Place {
+    int slice, block;
+  };
+  __host__ __device__ Place place(int index) const {
+    const int passed = index / (group * blocks) * group, rest = index - passed * blocks;
+    const int members = group < slices - passed ? group : slices - passed;
+    return {passed + rest % members, rest / members};
+  }
+};
+
+template <class T>
+struct ForwardOperands {
+  Rows<const T> q, k, v;
+  Rows<T> out;
+  Rows<float> log_sum;  // data may be null
+};
+
+// past = 0. log_sum and delta, the sum of d_out * out, are slices x queries, dense.
+template <class T>
+struct BackwardOperands {
+  Rows<const T> q, k, v, d_out;
+  const float *log_sum, *delta;
+  Rows<T> d_q, d_k, d_v;
+};
+
+}  // namespace essh::cuda::device

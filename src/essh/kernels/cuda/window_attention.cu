@@ -1,0 +1,182 @@
+#include "essh/kernels/window_attention.h"
+
+#include <cmath>
+
+#include "essh/kernels/cuda/device/attention_mma.cuh"
+#include "essh/kernels/cuda/device/attention_mma_backward.cuh"
+#include "essh/kernels/cuda/device/attention_tiles.cuh"
+#include "essh/kernels/cuda/row_shares.cuh"
+
+namespace essh {
+namespace {
+
+using cuda::device::AttentionShape;
+using cuda::device::BackwardOperands;
+using cuda::device::BlockOrder;
+using cuda::device::ForwardOperands;
+using cuda::device::Rows;
+using cuda::device::TileMath;
+
+// Up to so many queries of a sequence go one by one, each split over blocks.
+constexpr Index kFewQueries = 8;
+constexpr Index kDeltaThreads = 256;
+
+template <class T>
+Rows<T> rows_of(Matrix<T> m) {
+  return {m.data, m.stride};
+}
+
+AttentionShape shape_of(Index heads, Index head_dim, Index queries, Index past, Index window) {
+  return {.heads = static_cast<int>(heads),
+          .head_dim = static_cast<int>(head_dim),
+          .queries = static_cast<int>(queries),
+          .past = static_cast<int>(past),
+          .window = static_cast<int>(std::min(window, past + queries)),
+          .scale = static_cast<float>(1 / std::sqrt(static_cast<double>(head_dim)))};
+}
+
+// Blocks of `per_block` rows of every slice. `slice_bytes` is what the blocks of a slice read together.
+BlockOrder order_of(Index slices, Index rows, Index per_block, Index slice_bytes) {
+  constexpr Index kCacheBytes = Index{24} << 20;
+  return {.slices = static_cast<int>(slices),
+          .blocks = static_cast<int>((rows + per_block - 1) / per_block),
+          .group = static_cast<int>(std::clamp<Index>(kCacheBytes / slice_bytes, 1, slices))};
+}
+
+dim3 grid_of(const BlockOrder& order) {
+  return dim3(static_cast<unsigned>(order.slices) * static_cast<unsigned>(order.blocks));
+}
+
+// Calls body with the tiles that leave room in shared memory for heads of this size.
+template <class Body>
+void with_tiles(Index head_dim, const Body& body) {
+  if (head_dim <= 64)
+    body.template operator()<4, 1>();
+  else
+    body.template operator()<2, 2>();
+}
+
+template <class T>
+void attend_rows(cuda::Stream& stream, const AttentionShape& shape, Index slices, const ForwardOperands<T>& x, bool aligned) {
+  cuda::Scratch scratch(stream);
+  const Index queries = slices * shape.queries;
+  const auto shares = cuda::share_rows(stream, scratch, queries, shape.window, shape.head_dim);
+  cuda::with_lanes<T>(shape.head_dim, aligned, [&]<int kLanes, bool kAligned>() {
+    cuda::launch(stream, "window attention of few queries",
+                 {.grid = dim3(static_cast<unsigned>(queries * shares.splits)), .block = dim3(cuda::device::kRowThreads)},
+                 cuda::device::attention_rows_forward<T, kLanes, kAligned>, shape, x, shares);
+  });
+}
+
+template <class T>
+void attend_tiles(cuda::Stream& stream, const AttentionShape& shape, Index slices, const ForwardOperands<T>& x) {
+  with_tiles(shape.head_dim, [&]<int kReach, int kParts>() {
+    using Math = TileMath<kReach, kParts>;
+    const Math math(shape.head_dim);
+    const auto order = order_of(slices, shape.queries, Math::kRows,
+                                2 * (Index{shape.past} + shape.queries) * shape.head_dim * Index{sizeof(T)});
+    cuda::launch(stream, "window attention",
+                 {.grid = grid_of(order), .block = dim3(Math::kThreads), .shared = static_cast<std::size_t>(math.forward_shared())},
+                 cuda::device::attention_tiles_forward<T, kReach, kParts>, shape, order, x);
+  });
+}
+
+template <class T>
+void attend_tiles_backward(cuda::Stream& stream, const AttentionShape& shape, Index slices, const BackwardOperands<T>& x) {
+  with_tiles(shape.head_dim, [&]<int kReach, int kParts>() {
+    using Math = TileMath<kReach, kParts>;
+    const Math math(shape.head_dim);
+    const auto order =
+        order_of(slices, shape.queries, Math::kRows, 2 * Index{shape.queries} * shape.head_dim * Index{sizeof(T)});
+    const cuda::Shape launch{
+        .grid = grid_of(order), .block = dim3(Math::kThreads), .shared = static_cast<std::size_t>(math.backward_shared())};
+    cuda::launch(stream, "window attention backward, keys", launch,
+                 cuda::device::attention_tiles_backward<T, kReach, kParts, true>, shape, order, x);
+    cuda::launch(stream, "window attention backward, queries", launch,
+                 cuda::device::attention_tiles_backward<T, kReach, kParts, false>, shape, order, x);
+  });
+}
+
+// Tensor cores take 64-dimensional heads of bf16 in rows of whole 16-byte pieces.
+template <class T>
+bool on_tensor_cores(Index head_dim, bool aligned) {
+  return std::is_same_v<T, BFloat16> && head_dim == cuda::device::kTileColumns && aligned;
+}
+
+Index mma_slice_bytes(const AttentionShape& shape) {
+  return 2 * (Index{shape.past} + shape.queries) * cuda::device::kTileRowBytes;
+}
+
+void attend_mma(cuda::Stream& stream, const AttentionShape& shape, Index slices, const ForwardOperands<BFloat16>& x) {
+  const auto order = order_of(slices, shape.queries, cuda::device::kMmaRows, mma_slice_bytes(shape));
+  cuda::launch(stream, "window attention",
+               {.grid = grid_of(order), .block = dim3(cuda::device::kMmaThreads), .shared = cuda::device::kMmaForwardShared},
+               cuda::device::attention_mma_forward, shape, order, x);
+}
+
+void attend_mma_backward(cuda::Stream& stream, const AttentionShape& shape, Index slices,
+                         const BackwardOperands<BFloat16>& x) {
+  const auto order = order_of(slices, shape.queries, cuda::device::kMmaRows, mma_slice_bytes(shape));
+  const cuda::Shape launch{
+      .grid = grid_of(order), .block = dim3(cuda::device::kMmaThreads), .shared = cuda::device::kMmaBackwardShared};
+  cuda::launch(stream, "window attention backward, keys", launch, cuda::device::attention_mma_backward<true>, shape, order, x);
+  cuda::launch(stream, "window attention backward, queries", launch, cuda::device::attention_mma_backward<false>, shape, order,
+               x);
+}
+
+}  // namespace
+
+template <class T>
+void run(cuda::Stream& stream, const WindowAttentionForward<T>& op) {
+  cuda::check_head_dim(op.head_dim);
+  const Index heads = op.q.cols / op.head_dim, slices = op.sequences * heads;
+  if (slices * op.queries == 0) return;
+  const auto shape = shape_of(heads, op.head_dim, op.queries, op.past, op.window);
+  const ForwardOperands<T> x{rows_of(op.q), rows_of(op.k), rows_of(op.v), rows_of(op.out), rows_of(op.log_sum)};
+  const bool aligned = cuda::are_aligned(op.q, op.k, op.v, op.out);
+  if (op.queries <= kFewQueries) return attend_rows(stream, shape, slices, x, aligned);
+  if constexpr (std::is_same_v<T, BFloat16>) {
+    if (on_tensor_cores<T>(op.head_dim, aligned)) return attend_mma(stream, shape, slices, x);
+  }
+  attend_tiles(stream, shape, slices, x);
+}
+
+template <class T>
+void run(cuda::Stream& stream, const WindowAttentionBackward<T>& op) {
+  cuda::check_head_dim(op.head_dim);
+  const Index heads = op.q.cols / op.head_dim, slices = op.sequences * heads, rows = op.sequences * op.length;
+  if (slices * op.length == 0) return;
+  const auto shape = shape_of(heads, op.head_dim, op.length, 0, op.window);
+  const bool aligned = cuda::are_aligned(op.q, op.k, op.v, op.out, op.d_out, op.d_q, op.d_k, op.d_v);
+  const bool mma = on_tensor_cores<T>(op.head_dim, aligned);
+
+  cuda::Scratch scratch(stream);
+  float* log_sum = scratch.take<float>(rows * heads);
+  float* delta = scratch.take<float>(rows * heads);
+  cuda::with_lanes<T>(op.head_dim, aligned, [&]<int kLanes, bool kAligned>() {
+    cuda::launch(stream, "window attention backward, delta",
+                 {.grid = dim3(cuda::blocks_for(rows * heads * kLanes, kDeltaThreads)), .block = dim3(kDeltaThreads)},
+                 cuda::device::attention_delta<T, kLanes, kAligned>, shape, rows, rows_of(op.out), rows_of(op.d_out),
+                 rows_of(op.log_sum), mma ? cuda::device::kLog2E : 1.0f, log_sum, delta);
+  });
+  const BackwardOperands<T> x{.q = rows_of(op.q),
+                              .k = rows_of(op.k),
+                              .v = rows_of(op.v),
+                              .d_out = rows_of(op.d_out),
+                              .log_sum = log_sum,
+                              .delta = delta,
+                              .d_q = rows_of(op.d_q),
+                              .d_k = rows_of(op.d_k),
+                              .d_v = rows_of(op.d_v)};
+  if constexpr (std::is_same_v<T, BFloat16>) {
+    if (mma) return attend_mma_backward(stream, shape, slices, x);
+  }
+  attend_tiles_backward(stream, shape, slices, x);
+}
+
+template void run(cuda::Stream&, const WindowAttentionForward<BFloat16>&);
+template void run(cuda::Stream&, const WindowAttentionForward<float>&);
+template void run(cuda::Stream&, const WindowAttentionBackward<BFloat16>&);
+template void run(cuda::Stream&, const WindowAttentionBackward<float>&);
+
+}  // namespace essh
