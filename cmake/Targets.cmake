@@ -33,10 +33,12 @@ function(essh_library name)
   endif()
 endfunction()
 
-# essh_test(FOLDER [LINK targets...]): tests/FOLDER/*_test.cpp as one program and one CTest entry.
-function(essh_test name)
+# essh_test(FOLDER [LINK targets...]): tests/FOLDER/*_test.cpp as one program and one CTest entry, kernels_cuda_test for
+# kernels/cuda.
+function(essh_test folder)
   cmake_parse_arguments(ARG "" "" "LINK" ${ARGN})
-  file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/${name}/*_test.cpp)
+  string(REPLACE "/" "_" name ${folder})
+  file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/${folder}/*_test.cpp)
   if(sources)
     add_executable(${name}_test ${sources})
     target_include_directories(${name}_test PRIVATE ${PROJECT_SOURCE_DIR})
