@@ -36,24 +36,23 @@ __global__ void __launch_bounds__(32 * kRowsPerBlock) forward(RmsNormForward<T> 
   }
 }
 
-// Every warp takes rows in turn and adds its share of d_gain to a line of its own in shared memory; lines of a block are
-// added in order at the end.
-template <int N, class T>
+// Every warp takes rows in turn and keeps its share of d_gain in registers, `Packs` runs of N columns per lane; the warps
+// of a block are added in order at the end.
+template <int N, int Packs, class T>
 __global__ void __launch_bounds__(32 * kRowsPerBlock) backward(RmsNormBackward<T> op, float* partial) {
   extern __shared__ float lines[];
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const Index width = op.x.cols;
-  float* line = lines + warp * width;
-  const bool sums = partial != nullptr;
-  if (sums) {
-    for (Index c = lane; c < width; c += 32) line[c] = 0;
-    __syncwarp();
-  }
+  float sums[Packs][N] = {};
   for (Index row = Index{blockIdx.x} * kRowsPerBlock + warp; row < op.x.rows; row += Index{gridDim.x} * kRowsPerBlock) {
     const T *x = op.x.row(row), *d_y = op.d_y.row(row);
+    T* d_x = op.d_x.row(row);
     const float inverse = op.inverse_rms[row];
     float along = 0;
-    for (Index c = lane * N; c < width; c += 32 * N) {
+#pragma unroll
+    for (int pack = 0; pack < Packs; ++pack) {
+      const Index c = (pack * 32 + lane) * N;
+      if (c >= width) break;
       float values[N], slopes[N], gain[N];
       cuda::load(x + c, values);
       cuda::load(d_y + c, slopes);
@@ -61,13 +60,14 @@ __global__ void __launch_bounds__(32 * kRowsPerBlock) backward(RmsNormBackward<T
 #pragma unroll
       for (int i = 0; i < N; ++i) {
         along += values[i] * slopes[i] * gain[i];
-        if (sums) line[c + i] += values[i] * slopes[i] * inverse;
+        sums[pack][i] += values[i] * slopes[i] * inverse;
       }
     }
-    along = cuda::warp_sum(along);
-    const float shift = along * inverse * inverse / static_cast<float>(width);
-    T* d_x = op.d_x.row(row);
-    for (Index c = lane * N; c < width; c += 32 * N) {
+    const float shift = cuda::warp_sum(along) * inverse * inverse / static_cast<float>(width);
+#pragma unroll
+    for (int pack = 0; pack < Packs; ++pack) {
+      const Index c = (pack * 32 + lane) * N;
+      if (c >= width) break;
       float values[N], slopes[N], gain[N], result[N];
       cuda::load(x + c, values);
       cuda::load(d_y + c, slopes);
@@ -78,7 +78,14 @@ __global__ void __launch_bounds__(32 * kRowsPerBlock) backward(RmsNormBackward<T
       cuda::store(d_x + c, result);
     }
   }
-  if (!sums) return;
+  if (partial == nullptr) return;
+#pragma unroll
+  for (int pack = 0; pack < Packs; ++pack) {
+    const Index c = (pack * 32 + lane) * N;
+    if (c >= width) break;
+#pragma unroll
+    for (int i = 0; i < N; ++i) lines[warp * width + c + i] = sums[pack][i];
+  }
   __syncthreads();
   for (Index c = threadIdx.x; c < width; c += blockDim.x) {
     float sum = 0;
@@ -108,9 +115,24 @@ void run(cuda::Stream& stream, const RmsNormBackward<T>& op) {
   const Index width = op.x.cols;
   float* partial = op.d_gain.empty() ? nullptr : scratch.take<float>(blocks * width);
   const std::size_t shared = partial ? static_cast<std::size_t>(kRowsPerBlock * width) * sizeof(float) : 0;
+  constexpr Index kMostPacks = 16;
   cuda::with_width<T>(
       [&]<int N>() {
-        cuda::launch(stream, "rms_norm_backward", {blocks, 32 * kRowsPerBlock, shared}, backward<N, T>, op, partial);
+        const auto launch_packs = [&]<int Packs>() {
+          cuda::launch(stream, "rms_norm_backward", {blocks, 32 * kRowsPerBlock, shared}, backward<N, Packs, T>, op,
+                       partial);
+        };
+        const Index packs = (width + 32 * N - 1) / (32 * N);
+        if constexpr (N == 1) {
+          // Misaligned rows are for tests and odd sizes: as many packs as they take.
+          if (packs > 64) fail(ErrorKind::Unsupported, "rows of {} elements must be aligned to 16 bytes on CUDA", width);
+          packs <= kMostPacks ? launch_packs.template operator()<kMostPacks>() : launch_packs.template operator()<64>();
+        } else {
+          if (packs > kMostPacks) fail(ErrorKind::Unsupported, "rows of {} elements are too long on CUDA", width);
+          packs <= 4   ? launch_packs.template operator()<4>()
+          : packs <= 8 ? launch_packs.template operator()<8>()
+                       : launch_packs.template operator()<kMostPacks>();
+        }
       },
       op.x, op.d_y, op.d_x, op.gain);
   if (partial) cuda::add_lines(stream, partial, blocks, width, op.d_gain.data);

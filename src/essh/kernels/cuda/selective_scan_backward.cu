@@ -113,8 +113,9 @@ struct GradientShared {
   Gates<S> gates;
   Factor<S> q, k, b, w;
   GateGradients<S> sums;
-  float square[kTokens * S::kSquareStride];
-  float state[S::kInner * S::kStateStride], adjoint[S::kInner * S::kStateStride];
+  alignas(16) float square[kTokens * S::kSquareStride];
+  alignas(16) float state[S::kInner * S::kStateStride];
+  alignas(16) float adjoint[S::kInner * S::kStateStride];
   float dots[kTokens];  // d_z . v of each token
   alignas(16) typename S::Value v[kTokens * S::kValueStride];
   alignas(16) typename S::Value d_z[kTokens * S::kValueStride];

@@ -108,8 +108,8 @@ template <class S>
 struct OutputShared {
   Gates<S> gates;
   Factor<S> q, k, b;
-  float square[kTokens * S::kSquareStride];
-  float state[S::kInner * S::kStateStride];
+  alignas(16) float square[kTokens * S::kSquareStride];
+  alignas(16) float state[S::kInner * S::kStateStride];
   alignas(16) typename S::Value v[kTokens * S::kValueStride];
 };
 

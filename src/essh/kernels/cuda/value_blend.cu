@@ -15,17 +15,19 @@ __device__ float group_sum(float x) {
   return x;
 }
 
-template <class T>
+template <int N, class T>
 __device__ float inverse_rms(const T* v0, Index width, float eps, int lane) {
   float squares = 0;
-  for (Index p = lane; p < width; p += kLanes) {
-    const float x = cuda::widen(v0[p]);
-    squares += x * x;
+  for (Index p = lane * N; p < width; p += kLanes * N) {
+    float x[N];
+    cuda::load(v0 + p, x);
+#pragma unroll
+    for (int i = 0; i < N; ++i) squares += x[i] * x[i];
   }
   return 1.0f / sqrtf(group_sum(squares) / static_cast<float>(width) + eps);
 }
 
-template <class T>
+template <int N, class T>
 __global__ void __launch_bounds__(kLanes* kGroups) forward(ValueBlendForward<T> op) {
   const int lane = threadIdx.x % kLanes;
   const Index channels = op.blend.size, count = op.v0.rows * channels;
@@ -33,16 +35,22 @@ __global__ void __launch_bounds__(kLanes* kGroups) forward(ValueBlendForward<T> 
   const Index at = item < count ? item : count - 1;
   const Index row = at / channels, k = at % channels;
   const T* v0 = op.v0.row(row) + k * op.width;
-  const float inverse = inverse_rms(v0, op.width, static_cast<float>(op.eps), lane);
+  const float inverse = inverse_rms<N>(v0, op.width, static_cast<float>(op.eps), lane);
   const float scale = (1.0f - op.blend[k]) + op.blend[k] * inverse;
   if (item >= count) return;
   T* v = op.v.row(row) + k * op.width;
-  for (Index p = lane; p < op.width; p += kLanes) v[p] = cuda::narrow<T>(scale * cuda::widen(v0[p]));
+  for (Index p = lane * N; p < op.width; p += kLanes * N) {
+    float x[N];
+    cuda::load(v0 + p, x);
+#pragma unroll
+    for (int i = 0; i < N; ++i) x[i] *= scale;
+    cuda::store(v + p, x);
+  }
 }
 
 // A block walks over the tokens of its share with one group per channel of its column of channels; each group keeps the
 // gradient of its channel's blend.
-template <class T>
+template <int N, class T>
 __global__ void __launch_bounds__(kLanes* kGroups) backward(ValueBlendBackward<T> op, float* partial) {
   const int lane = threadIdx.x % kLanes;
   const Index channels = op.blend.size, k = Index{blockIdx.x} * kGroups + threadIdx.x / kLanes;
@@ -53,27 +61,54 @@ __global__ void __launch_bounds__(kLanes* kGroups) backward(ValueBlendBackward<T
   for (Index row = blockIdx.y; row < op.v0.rows; row += gridDim.y) {
     const T* v0 = op.v0.row(row) + channel * op.width;
     const T* d_v = op.d_v.row(row) + channel * op.width;
-    const float inverse = inverse_rms(v0, op.width, static_cast<float>(op.eps), lane);
+    const float inverse = inverse_rms<N>(v0, op.width, static_cast<float>(op.eps), lane);
     float along = 0;
-    for (Index p = lane; p < op.width; p += kLanes) along += cuda::widen(d_v[p]) * cuda::widen(v0[p]);
+    for (Index p = lane * N; p < op.width; p += kLanes * N) {
+      float x[N], slopes[N];
+      cuda::load(v0 + p, x);
+      cuda::load(d_v + p, slopes);
+#pragma unroll
+      for (int i = 0; i < N; ++i) along += x[i] * slopes[i];
+    }
     along = group_sum(along);
     d_blend += along * (inverse - 1.0f);
     const float scale = (1.0f - blend) + blend * inverse;
     const float shift = blend * inverse * inverse * inverse * along / static_cast<float>(op.width);
     if (!inside) continue;
     T* d_v0 = op.d_v0.row(row) + channel * op.width;
-    for (Index p = lane; p < op.width; p += kLanes)
-      d_v0[p] = cuda::narrow<T>(scale * cuda::widen(d_v[p]) - shift * cuda::widen(v0[p]));
+    for (Index p = lane * N; p < op.width; p += kLanes * N) {
+      float x[N], slopes[N];
+      cuda::load(v0 + p, x);
+      cuda::load(d_v + p, slopes);
+#pragma unroll
+      for (int i = 0; i < N; ++i) slopes[i] = scale * slopes[i] - shift * x[i];
+      cuda::store(d_v0 + p, slopes);
+    }
   }
   if (inside && lane == 0) partial[Index{blockIdx.y} * channels + channel] = d_blend;
+}
+
+// Calls body.operator()<N>() with 4 where channels and rows are made of whole runs of 4, or 1.
+template <class Body, class... Operands>
+void with_runs(Index width, const Body& body, const Operands&... operands) {
+  constexpr int kRun = 4;
+  if (width % kRun == 0 && (cuda::aligned(operands, kRun) && ...))
+    body.template operator()<kRun>();
+  else
+    body.template operator()<1>();
 }
 
 }  // namespace
 
 template <class T>
 void run(cuda::Stream& stream, const ValueBlendForward<T>& op) {
-  cuda::launch(stream, "value_blend_forward",
-               {cuda::blocks_for(op.v0.rows * op.blend.size, kGroups), kLanes * kGroups}, forward<T>, op);
+  with_runs(
+      op.width,
+      [&]<int N>() {
+        cuda::launch(stream, "value_blend_forward",
+                     {cuda::blocks_for(op.v0.rows * op.blend.size, kGroups), kLanes * kGroups}, forward<N, T>, op);
+      },
+      op.v0, op.v);
 }
 
 template <class T>
@@ -83,8 +118,13 @@ void run(cuda::Stream& stream, const ValueBlendBackward<T>& op) {
   const Index channels = op.blend.size;
   const unsigned shares = static_cast<unsigned>(std::min<Index>(op.v0.rows, Index{stream.multiprocessors()} * 8));
   float* partial = scratch.take<float>(Index{shares} * channels);
-  cuda::launch(stream, "value_blend_backward", {dim3(cuda::blocks_for(channels, kGroups), shares), kLanes * kGroups},
-               backward<T>, op, partial);
+  with_runs(
+      op.width,
+      [&]<int N>() {
+        cuda::launch(stream, "value_blend_backward",
+                     {dim3(cuda::blocks_for(channels, kGroups), shares), kLanes * kGroups}, backward<N, T>, op, partial);
+      },
+      op.v0, op.d_v, op.d_v0);
   cuda::add_lines(stream, partial, shares, channels, op.d_blend.data);
 }
 

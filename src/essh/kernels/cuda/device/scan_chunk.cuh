@@ -13,6 +13,8 @@ template <class T, int Inner, int Values>
 struct ScanSizes {
   static constexpr bool kTensor = std::is_same_v<T, BFloat16>;
   using Value = T;
+  // Of accumulated decay: its differences go into exponents.
+  using Sum = std::conditional_t<kTensor, float, double>;
   static constexpr int kInner = Inner, kValues = Values, kModes = Inner / 2;
   // Strides that keep the fragments of a warp in different banks.
   static constexpr int kFactorStride = Inner + 8, kSquareStride = kTokens + 8, kStateStride = Values + 8,
@@ -33,7 +35,7 @@ struct ScanTables {
 // A factor of every token, [token][2 mode + part].
 template <class S>
 struct Factor {
-  float at[kTokens * S::kFactorStride];
+  alignas(16) float at[kTokens * S::kFactorStride];
 
   __device__ float2& of(int t, int mode) { return *reinterpret_cast<float2*>(at + t * S::kFactorStride + 2 * mode); }
   __device__ Tile<float, S::kFactorStride, 1> rows() const { return {at}; }
@@ -42,10 +44,10 @@ struct Factor {
 
 template <class S>
 struct Gates {
-  float decay[kTokens][S::kModes];  // accumulated from the start of the chunk, the token included
+  typename S::Sum decay[kTokens][S::kModes];  // accumulated from the start of the chunk, the token included
   float read[kTokens][S::kModes], write[kTokens][S::kModes];
   float diagonal[kTokens];    // g(t, t)
-  float centre[S::kModes];    // half of the chunk's decay
+  typename S::Sum centre[S::kModes];  // half of the chunk's decay
   float through[S::kModes];   // e^{-decay of the chunk}
   int direct[S::kModes];      // too much decay for factors: its part of g is summed pair by pair
   int directs;
@@ -53,8 +55,9 @@ struct Gates {
 
 // e^{-amount}; what goes through bf16 anyway need not have the last bits.
 template <class S>
-__device__ float decayed(float amount) {
-  return S::kTensor ? __expf(-amount) : expf(-amount);
+__device__ float decayed(typename S::Sum amount) {
+  const auto exponent = static_cast<float>(-amount);
+  return S::kTensor ? __expf(exponent) : expf(exponent);
 }
 
 // Gates of `count` tokens from row `first` on. Ends synchronised.
@@ -69,27 +72,27 @@ __device__ void load_gates(Gates<S>& f, const Matrix<const float>& write, const 
     const Index column = Index{channel} * modes + mode;
     f.write[t][mode] = inside ? write(first + t, column) : 0.0f;
     f.read[t][mode] = inside && !read.empty() ? read(first + t, column) : 0.0f;
-    f.decay[t][mode] = inside ? tables.gamma[column] + clock(first + t, column) : 0.0f;
+    f.decay[t][mode] = inside ? typename S::Sum(tables.gamma[column]) + clock(first + t, column) : 0.0f;
   }
   if (threadIdx.x == 0) f.directs = 0;
   __syncthreads();
   // Running sums over tokens: a warp per mode, two neighbours per lane.
   const int lane = threadIdx.x % 32;
   for (int mode = threadIdx.x / 32; mode < S::kModes; mode += kTileWarps) {
-    const float a = f.decay[2 * lane][mode], b = f.decay[2 * lane + 1][mode];
-    float sum = a + b;
+    const typename S::Sum a = f.decay[2 * lane][mode], b = f.decay[2 * lane + 1][mode];
+    typename S::Sum sum = a + b;
 #pragma unroll
     for (int offset = 1; offset < 32; offset *= 2) {
-      const float left = __shfl_up_sync(0xffffffffu, sum, offset);
+      const auto left = __shfl_up_sync(0xffffffffu, sum, offset);
       if (lane >= offset) sum += left;
     }
-    float before = __shfl_up_sync(0xffffffffu, sum, 1);
+    auto before = __shfl_up_sync(0xffffffffu, sum, 1);
     if (lane == 0) before = 0;
     f.decay[2 * lane][mode] = before + a;
     f.decay[2 * lane + 1][mode] = before + a + b;
-    const float whole = __shfl_sync(0xffffffffu, sum, 31);
+    const auto whole = __shfl_sync(0xffffffffu, sum, 31);
     if (lane == 0) {
-      f.centre[mode] = 0.5f * whole;
+      f.centre[mode] = whole / 2;
       f.through[mode] = decayed<S>(whole);
       f.direct[mode] = whole > range;
       if (whole > range) atomicAdd(&f.directs, 1);
@@ -108,7 +111,7 @@ __device__ void make_interaction(Gates<S>& f, const ScanTables& tables, int chan
     if (mode < modes && !f.direct[mode]) {
       const float2 turn = tables.turns_of(channel, mode)[t];
       const float kc = tables.modes.readout_cos(channel, mode), ks = tables.modes.readout_sin(channel, mode);
-      const float from_centre = f.decay[t][mode] - f.centre[mode];
+      const auto from_centre = f.decay[t][mode] - f.centre[mode];
       const float reading = f.read[t][mode] * decayed<S>(from_centre), writing = f.write[t][mode] * decayed<S>(-from_centre);
       reads = {reading * (kc * turn.x - ks * turn.y), reading * (kc * turn.y + ks * turn.x)};
       writes = {writing * turn.x, writing * turn.y};
