@@ -1,6 +1,7 @@
 #include "essh/device/cuda/launch.cuh"
 #include "essh/kernels/cuda/device/scan_chunk.cuh"
 #include "essh/kernels/cuda/device/scan_sizes.cuh"
+#include "essh/kernels/cuda/device/scan_tensor_backward.cuh"
 #include "essh/kernels/cuda/scan_tables.h"
 #include "essh/kernels/selective_scan.h"
 
@@ -94,11 +95,6 @@ __global__ void carry_adjoints(Index sequences, Index length, int channels, int 
   d_entering(sequence, column) = x;
   d_entering(sequence, column + width) = y;
 }
-
-// Gradients of one channel's modal tables from one chunk, by mode.
-struct TableGradient {
-  float gamma, theta, readout_cos, readout_sin, zero_lag;
-};
 
 // Gradients by token and mode, each entry touched by one thread in every product.
 template <class S>
@@ -360,15 +356,35 @@ void run(cuda::Stream& stream, const SelectiveScanBackward<T>& op) {
   make_scan_tables(stream, op.modes, turns, gamma);
   const ScanTables tables{turns, gamma, op.modes};
   const dim3 grid(static_cast<unsigned>(channels), static_cast<unsigned>(chunks), static_cast<unsigned>(op.sequences));
-  with_scan_sizes<T>(modes, op.width, [&]<class S>() {
-    launch(stream, "scan_adjoint_increments", {grid, kTileThreads, sizeof(IncrementShared<S>)},
-           adjoint_increments<S, T>, op, tables, adjoints, through);
+  const auto carry = [&] {
     launch(stream, "scan_adjoints", {blocks_for(op.sequences * channels * modes * op.width, 128), 128}, carry_adjoints,
            op.sequences, op.length, static_cast<int>(channels), static_cast<int>(modes), static_cast<int>(op.width),
            op.d_leaving, tables, through, adjoints, op.d_entering);
-    launch(stream, "scan_gradients", {grid, kTileThreads, sizeof(GradientShared<S>)}, chunk_gradients<S, T>, op, tables,
-           adjoints, partial);
-  });
+  };
+  const auto generic = [&] {
+    with_scan_sizes<T>(modes, op.width, [&]<class S>() {
+      launch(stream, "scan_adjoint_increments", {grid, kTileThreads, sizeof(IncrementShared<S>)},
+             adjoint_increments<S, T>, op, tables, adjoints, through);
+      carry();
+      launch(stream, "scan_gradients", {grid, kTileThreads, sizeof(GradientShared<S>)}, chunk_gradients<S, T>, op,
+             tables, adjoints, partial);
+    });
+  };
+  if constexpr (std::is_same_v<T, BFloat16>) {
+    if (fits_tensor_scan(modes, op.width)) {
+      with_tensor_width(op.width, [&]<int P>() {
+        launch(stream, "scan_adjoint_increments", {grid, kTileThreads, sizeof(TensorIncrementShared<P>)},
+               tensor_adjoint_increments<P>, op, tables, adjoints, through);
+        carry();
+        launch(stream, "scan_gradients", {grid, kTileThreads, sizeof(TensorGradientShared<P>)}, tensor_gradients<P>, op,
+               tables, adjoints, partial);
+      });
+    } else {
+      generic();
+    }
+  } else {
+    generic();
+  }
   launch(stream, "scan_table_gradients",
          {dim3(static_cast<unsigned>(modes), static_cast<unsigned>(channels)), 32}, add_tables, partial, rows, op.modes,
          op.d_modes);

@@ -1,6 +1,7 @@
 #include "essh/device/cuda/launch.cuh"
 #include "essh/kernels/cuda/device/scan_chunk.cuh"
 #include "essh/kernels/cuda/device/scan_sizes.cuh"
+#include "essh/kernels/cuda/device/scan_tensor_forward.cuh"
 #include "essh/kernels/cuda/scan_tables.h"
 #include "essh/kernels/selective_scan.h"
 
@@ -199,12 +200,27 @@ void run(cuda::Stream& stream, const SelectiveScanForward<T>& op) {
   make_scan_tables(stream, op.modes, turns, gamma);
   const ScanTables tables{turns, gamma, op.modes};
   const dim3 grid(static_cast<unsigned>(channels), static_cast<unsigned>(chunks), static_cast<unsigned>(op.sequences));
-  with_scan_sizes<T>(modes, op.width, [&]<class S>() {
-    launch(stream, "scan_increments", {grid, kTileThreads, sizeof(IncrementShared<S>)}, chunk_increments<S, T>, op,
-           tables, states, through);
+  const auto carry = [&] {
     launch(stream, "scan_states", {blocks_for(op.sequences * channels * modes * op.width, 128), 128}, carry_states,
            op.sequences, op.length, static_cast<int>(channels), static_cast<int>(modes), static_cast<int>(op.width),
            op.entering, tables, through, states, op.leaving);
+  };
+  if constexpr (std::is_same_v<T, BFloat16>) {
+    if (fits_tensor_scan(modes, op.width)) {
+      with_tensor_width(op.width, [&]<int P>() {
+        launch(stream, "scan_increments", {grid, kTileThreads, sizeof(TensorIncrementShared<P>)}, tensor_increments<P>,
+               op, tables, states, through);
+        carry();
+        launch(stream, "scan_outputs", {grid, kTileThreads, sizeof(TensorOutputShared<P>)}, tensor_outputs<P>, op,
+               tables, states);
+      });
+      return;
+    }
+  }
+  with_scan_sizes<T>(modes, op.width, [&]<class S>() {
+    launch(stream, "scan_increments", {grid, kTileThreads, sizeof(IncrementShared<S>)}, chunk_increments<S, T>, op,
+           tables, states, through);
+    carry();
     launch(stream, "scan_outputs", {grid, kTileThreads, sizeof(OutputShared<S>)}, chunk_outputs<S, T>, op, tables,
            states);
   });

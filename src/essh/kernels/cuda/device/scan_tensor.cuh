@@ -1,0 +1,190 @@
+#pragma once
+#include "essh/kernels/cuda/device/mma.cuh"
+#include "essh/kernels/cuda/device/scan_chunk.cuh"
+
+// The chunk of scan_chunk.cuh for at most 8 modes, built for the tensor cores. A mode's two parts are 8 columns apart,
+// [part * 8 + mode], so that one lane holds both; factors lie in shared memory as two bf16 matrices, high and low part,
+// ready for ldmatrix; the interaction matrix never leaves the registers.
+namespace essh::cuda {
+
+using device::Word;
+
+inline constexpr int kTensorModes = 8, kPairs = 16;
+
+// A bf16 matrix in shared memory with rows of Columns + 8: any eight of them fall into different banks.
+template <int Rows, int Columns>
+struct Half {
+  static constexpr int kStride = Columns + 8;
+  alignas(16) BFloat16 at[Rows * kStride];
+
+  __device__ Word& word(int r, int c) { return *reinterpret_cast<Word*>(at + r * kStride + c); }
+  // 16 rows x 16 columns from (r, c): as left operand, or as right operand of two products over its rows (`down`, columns
+  // apart) or over its columns (`across`, rows apart), or as left operand transposed.
+  __device__ void left(Word (&x)[4], int r, int c) const {
+    const int lane = threadIdx.x % 32;
+    device::load_blocks(x, device::shared_address(at + (r + lane % 16) * kStride + c + lane / 16 * 8));
+  }
+  __device__ void left_turned(Word (&x)[4], int r, int c) const {
+    const int lane = threadIdx.x % 32;
+    device::load_blocks_transposed(
+        x, device::shared_address(at + (r + lane % 8 + lane / 16 * 8) * kStride + c + lane / 8 % 2 * 8));
+  }
+  __device__ void down(Word (&x)[4], int r, int c) const {
+    const int lane = threadIdx.x % 32;
+    device::load_blocks_transposed(x, device::shared_address(at + (r + lane % 16) * kStride + c + lane / 16 * 8));
+  }
+  __device__ void across(Word (&x)[4], int r, int c) const {
+    const int lane = threadIdx.x % 32;
+    device::load_blocks(x, device::shared_address(at + (r + lane % 8 + lane / 16 * 8) * kStride + c + lane / 8 % 2 * 8));
+  }
+};
+
+// High and low part of float numbers.
+template <int Rows, int Columns>
+struct Halves {
+  Half<Rows, Columns> high, low;
+
+  __device__ void set(int r, int c, float x) {
+    const BFloat16 rounded = narrow<BFloat16>(x);
+    high.at[r * Half<Rows, Columns>::kStride + c] = rounded;
+    low.at[r * Half<Rows, Columns>::kStride + c] = narrow<BFloat16>(x - widen(rounded));
+  }
+  // Elements (r, c) and (r, c + 1), c even.
+  __device__ float2 pair(int r, int c) {
+    const Word h = high.word(r, c), l = low.word(r, c);
+    return {__uint_as_float(h << 16) + __uint_as_float(l << 16),
+            __uint_as_float(h & 0xffff0000u) + __uint_as_float(l & 0xffff0000u)};
+  }
+};
+
+// Two neighbouring 16 x 8 products as the left operand of the next.
+struct SplitLeft {
+  Word high[4], low[4];
+
+  __device__ SplitLeft(const float (&left)[4], const float (&right)[4]) {
+    const float x[4][2] = {{left[0], left[1]}, {left[2], left[3]}, {right[0], right[1]}, {right[2], right[3]}};
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      high[i] = device::pack(x[i][0], x[i][1]);
+      low[i] = device::pack(x[i][0] - __uint_as_float(high[i] << 16), x[i][1] - __uint_as_float(high[i] & 0xffff0000u));
+    }
+  }
+  template <int Rows, int Columns>
+  __device__ SplitLeft(const Halves<Rows, Columns>& m, int r, int c) {
+    m.high.left(high, r, c);
+    m.low.left(low, r, c);
+  }
+};
+
+// sums (two products side by side) += a b, b of words as `down` and `across` give them.
+__device__ __forceinline__ void add(float (&left)[4], float (&right)[4], const Word (&a)[4], const Word (&b)[4]) {
+  device::mma(left, a, b[0], b[1]);
+  device::mma(right, a, b[2], b[3]);
+}
+__device__ __forceinline__ void add(float (&left)[4], float (&right)[4], const SplitLeft& a, const Word (&b)[4]) {
+  add(left, right, a.low, b);
+  add(left, right, a.high, b);
+}
+__device__ __forceinline__ void add(float (&left)[4], float (&right)[4], const SplitLeft& a, const Word (&high)[4],
+                                    const Word (&low)[4]) {
+  add(left, right, a.low, high);
+  add(left, right, a.high, low);
+  add(left, right, a.high, high);
+}
+
+// Four consecutive tokens of one mode belong to a thread: mode = thread % 8, tokens from 4 (thread / 8) on.
+struct TokenMode {
+  int mode, first;
+  __device__ TokenMode() : mode(threadIdx.x % kTensorModes), first(threadIdx.x / kTensorModes * 4) {}
+};
+
+// x[j] += everything of earlier tokens of the mode; returns the sum over the chunk. `lines` is [warp][mode].
+__device__ inline float accumulate(float (&x)[4], float (*lines)[kTensorModes]) {
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+#pragma unroll
+  for (int j = 1; j < 4; ++j) x[j] += x[j - 1];
+  float sum = x[3];
+#pragma unroll
+  for (int offset = 8; offset < 32; offset *= 2) {
+    const float left = __shfl_up_sync(0xffffffffu, sum, offset);
+    if (lane >= offset) sum += left;
+  }
+  float before = __shfl_up_sync(0xffffffffu, sum, 8);
+  if (lane < 8) before = 0;
+  if (lane >= 24) lines[warp][lane % 8] = sum;
+  __syncthreads();
+  float whole = 0;
+#pragma unroll
+  for (int w = 0; w < kTileWarps; ++w) {
+    if (w == warp) before += whole;
+    whole += lines[w][lane % 8];
+  }
+#pragma unroll
+  for (int j = 0; j < 4; ++j) x[j] += before;
+  return whole;
+}
+
+// x[j] becomes the sum over its own and all later tokens of the mode.
+__device__ inline void accumulate_back(float (&x)[4], float (*lines)[kTensorModes]) {
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+#pragma unroll
+  for (int j = 2; j >= 0; --j) x[j] += x[j + 1];
+  float sum = x[0];
+#pragma unroll
+  for (int offset = 8; offset < 32; offset *= 2) {
+    const float right = __shfl_down_sync(0xffffffffu, sum, offset);
+    if (lane + offset < 32) sum += right;
+  }
+  float after = __shfl_down_sync(0xffffffffu, sum, 8);
+  if (lane >= 24) after = 0;
+  if (lane < 8) lines[warp][lane] = sum;
+  __syncthreads();
+  for (int w = kTileWarps - 1; w > warp; --w) after += lines[w][lane % 8];
+#pragma unroll
+  for (int j = 0; j < 4; ++j) x[j] += after;
+}
+
+// What a kernel's block works on.
+struct ChunkPlace {
+  int channel, chunk, sequence, count;
+  int modes, width;
+  Index first;   // row of the first token
+  Index row;     // of per-chunk matrices
+  Index column;  // of the channel's values
+
+  template <class Op>
+  __device__ explicit ChunkPlace(const Op& op)
+      : channel(blockIdx.x),
+        chunk(blockIdx.y),
+        sequence(blockIdx.z),
+        modes(static_cast<int>(op.modes.decay.cols)),
+        width(static_cast<int>(op.width)),
+        first(sequence * op.length + Index{chunk} * kTokens),
+        row(Index{sequence} * gridDim.y + chunk),
+        column(Index{channel} * op.width) {
+    const Index left = op.length - Index{chunk} * kTokens;
+    count = static_cast<int>(left < kTokens ? left : kTokens);
+  }
+};
+
+// A gate's values of a thread's four tokens; zero outside.
+__device__ inline void load_gate(float (&x)[4], const Matrix<const float>& gate, const ChunkPlace& at) {
+  const TokenMode mine;
+#pragma unroll
+  for (int j = 0; j < 4; ++j) {
+    const int t = mine.first + j;
+    x[j] = t < at.count && mine.mode < at.modes ? gate(at.first + t, Index{at.channel} * at.modes + mine.mode) : 0.0f;
+  }
+}
+// Accumulated decay of a thread's tokens; returns that of the chunk.
+__device__ inline float load_decay(float (&x)[4], const Matrix<const float>& clock, const ScanTables& tables,
+                                   const ChunkPlace& at, float (*lines)[kTensorModes]) {
+  const TokenMode mine;
+  load_gate(x, clock, at);
+  const float gamma = mine.mode < at.modes ? tables.gamma[at.channel * at.modes + mine.mode] : 0.0f;
+#pragma unroll
+  for (int j = 0; j < 4; ++j) x[j] += mine.first + j < at.count ? gamma : 0.0f;
+  return accumulate(x, lines);
+}
+
+}  // namespace essh::cuda

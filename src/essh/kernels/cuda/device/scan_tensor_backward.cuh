@@ -1,0 +1,356 @@
+#pragma once
+#include "essh/kernels/cuda/device/scan_tensor_forward.cuh"
+
+namespace essh::cuda {
+
+// Gradients of one channel's modal tables from one chunk, by mode.
+struct TableGradient {
+  float gamma, theta, readout_cos, readout_sin, zero_lag;
+};
+
+template <int P>
+__global__ void __launch_bounds__(kTileThreads) tensor_adjoint_increments(SelectiveScanBackward<BFloat16> op,
+                                                                          ScanTables tables, Matrix<float> increments,
+                                                                          float* through) {
+  extern __shared__ __align__(16) unsigned char raw[];
+  auto& s = *reinterpret_cast<TensorIncrementShared<P>*>(raw);
+  const ChunkPlace at(op);
+  const TokenMode mine;
+  load_values<ScanSizes<BFloat16, 16, P>>(s.values.at, op.d_z, at.first, at.count, at.column, at.width);
+  float read[4], decay[4];
+  load_gate(read, op.read, at);
+  const float whole = load_decay(decay, op.clock, tables, at, s.lines);
+  const int mode = mine.mode < at.modes ? mine.mode : 0;
+  const float2* turns = tables.turns_of(at.channel, mode);
+  const float kc = tables.modes.readout_cos(at.channel, mode), ks = tables.modes.readout_sin(at.channel, mode);
+#pragma unroll
+  for (int j = 0; j < 4; ++j) {
+    const float2 turn = turns[mine.first + j];
+    const float reading = read[j] * __expf(-decay[j]);
+    s.factor.set(mine.first + j, mine.mode, reading * (kc * turn.x - ks * turn.y));
+    s.factor.set(mine.first + j, 8 + mine.mode, reading * (kc * turn.y + ks * turn.x));
+  }
+  if (mine.first == 0 && mine.mode < at.modes)
+    through[(at.row * gridDim.x + at.channel) * at.modes + mine.mode] = __expf(-whole);
+  __syncthreads();
+  float* to = increments.row(at.row) + Index{at.channel} * 2 * at.modes * at.width;
+  state_product<P>(s, [&](int m, int p, float2 x, float2 y) {
+    if (m >= at.modes) return;
+    const float2 turn = tables.turns_of(at.channel, m)[1];
+    store_pair(to + 2 * m * at.width, p, at.width, {turn.x * x.x - turn.y * y.x, turn.x * x.y - turn.y * y.y});
+    store_pair(to + (2 * m + 1) * at.width, p, at.width, {-turn.y * x.x - turn.x * y.x, -turn.y * x.y - turn.x * y.y});
+  });
+}
+
+template <int P>
+struct TensorGradientShared {
+  Halves<kTokens, kPairs> q, k;
+  Halves<kPairs, P> state, adjoint;
+  Half<kTokens, P> values, d_z;
+  DirectModes direct;
+  float unit[kTokens][kTensorModes];     // read times e^{centre - decay}
+  float d_decay[kTokens][kTensorModes];  // of the accumulated decay
+  float diagonal[kTokens], dots[kTokens];
+  float lines[kTileWarps][kTensorModes];
+  TableGradient sums[kTileWarps][kTensorModes];
+  float written[kTileWarps][kTensorModes];
+  float kept_q[kTensorModes], kept_k[kTensorModes];
+  float carried[kTensorModes], carried_across[kTensorModes];
+};
+
+// Entering state H as load_turned_state; adjoint G of the leaving state as what k writes against, J R((n-1) theta)^T G
+// e^{-(whole - centre)}; and G against the carried state, <G, R(n theta) H> and its turn. A warp has two modes.
+template <int P>
+__device__ void load_states(TensorGradientShared<P>& s, const float* state, const float* adjoint,
+                            const ScanTables& tables, const ChunkPlace& at) {
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  for (int mode = warp; mode < kTensorModes; mode += kTileWarps) {
+    const bool inside = mode < at.modes;
+    const float2* turns = tables.turns_of(at.channel, inside ? mode : 0);
+    const float2 one = turns[1], last = turns[at.count - 1], all = turns[at.count];
+    float carried = 0, across = 0;
+    for (int p = lane; p < P; p += 32) {
+      float a = 0, b = 0, gx = 0, gy = 0;
+      if (inside && p < at.width) {
+        a = state[2 * mode * at.width + p];
+        b = state[(2 * mode + 1) * at.width + p];
+        gx = adjoint[2 * mode * at.width + p];
+        gy = adjoint[(2 * mode + 1) * at.width + p];
+      }
+      s.state.set(mode, p, s.kept_q[mode] * (one.x * a - one.y * b));
+      s.state.set(8 + mode, p, -s.kept_q[mode] * (one.y * a + one.x * b));
+      s.adjoint.set(mode, p, s.kept_k[mode] * (last.x * gx + last.y * gy));
+      s.adjoint.set(8 + mode, p, s.kept_k[mode] * (last.y * gx - last.x * gy));
+      const float x = all.x * a - all.y * b, y = all.y * a + all.x * b;
+      carried += gx * x + gy * y;
+      across += gy * x - gx * y;
+    }
+    carried = warp_sum(carried);
+    across = warp_sum(across);
+    if (lane == 0) {
+      s.carried[mode] = carried;
+      s.carried_across[mode] = across;
+    }
+  }
+}
+
+// Gradients through pairs of tokens of the direct modes: added to what the factors gave.
+template <int P>
+__device__ void add_direct_gradients(TensorGradientShared<P>& s, const ScanTables& tables, const ChunkPlace& at, int t,
+                                     int mode, float& read, float& write, float& d_decay, TableGradient& sums);
+
+template <int P>
+__global__ void __launch_bounds__(kTileThreads)
+    tensor_gradients(SelectiveScanBackward<BFloat16> op, ScanTables tables, Matrix<const float> adjoints,
+                     TableGradient* partial) {
+  extern __shared__ __align__(16) unsigned char raw[];
+  auto& s = *reinterpret_cast<TensorGradientShared<P>*>(raw);
+  const ChunkPlace at(op);
+  const TokenMode mine;
+  load_values<ScanSizes<BFloat16, 16, P>>(s.values.at, op.v, at.first, at.count, at.column, at.width);
+  load_values<ScanSizes<BFloat16, 16, P>>(s.d_z.at, op.d_z, at.first, at.count, at.column, at.width);
+  float write[4], read[4], decay[4];
+  load_gate(write, op.write, at);
+  load_gate(read, op.read, at);
+  const float whole = load_decay(decay, op.clock, tables, at, s.lines);
+  const auto centre = make_factors(s, tables, at, static_cast<float>(op.factor_range), read, write, decay, whole);
+#pragma unroll
+  for (int j = 0; j < 4; ++j) s.unit[mine.first + j][mine.mode] = read[j] * __expf(centre.q - decay[j]);
+  if (mine.first == 0) {
+    s.kept_q[mine.mode] = __expf(-centre.q);
+    s.kept_k[mine.mode] = __expf(centre.k - whole);
+  }
+  const bool directs = __syncthreads_or(centre.direct);
+  const Index state_column = Index{at.channel} * 2 * at.modes * at.width;
+  load_states<P>(s, op.boundary.row(at.row) + state_column, adjoints.row(at.row) + state_column, tables, at);
+  __syncthreads();
+
+  const int warp = threadIdx.x / 32, row = warp * 16;
+  // As queries: the gradient of q through the square and through the entering state.
+  float d_q[2][4] = {}, d_q_state[2][4] = {};
+  {
+    Word d_z[P / 16][4];
+#pragma unroll
+    for (int p = 0; p < P; p += 16) s.d_z.left(d_z[p / 16], row, p);
+#pragma unroll 1
+    for (int column = 0; column <= row; column += 16) {
+      float left[4] = {}, right[4] = {};
+#pragma unroll
+      for (int p = 0; p < P; p += 16) {
+        Word v[4];
+        s.values.across(v, column, p);
+        add(left, right, d_z[p / 16], v);
+      }
+      if (column == row) {
+        each(left, right, row, column, [&](int t, int other, float& d) {
+          if (other == t) s.dots[t] = d;
+          if (other >= t) d = 0;
+        });
+      }
+      const SplitLeft d_g(left, right);
+      Word high[4], low[4];
+      s.k.high.down(high, column, 0);
+      s.k.low.down(low, column, 0);
+      add(d_q[0], d_q[1], d_g, high, low);
+    }
+#pragma unroll
+    for (int p = 0; p < P; p += 16) {
+      Word high[4], low[4];
+      s.state.high.across(high, 0, p);
+      s.state.low.across(low, 0, p);
+      add(d_q_state[0], d_q_state[1], d_z[p / 16], low);
+      add(d_q_state[0], d_q_state[1], d_z[p / 16], high);
+    }
+  }
+  // As keys: the gradients of k and v.
+  float d_k[2][4] = {}, d_k_state[2][4] = {};
+  {
+    const SplitLeft k(s.k, row, 0);
+    float d_v[P / 8][4] = {};
+#pragma unroll 1
+    for (int column = row; column < kTokens; column += 16) {
+      Word q_high[4], q_low[4];
+      {
+        float left[4] = {}, right[4] = {};
+        s.q.high.across(q_high, column, 0);
+        s.q.low.across(q_low, column, 0);
+        add(left, right, k, q_high, q_low);
+        if (directs) {
+          each(left, right, row, column, [&](int other, int t, float& g) {
+            if (other < t) g += s.direct.pair(tables, at.channel, at.modes, t, other);
+          });
+        }
+        if (column == row) {
+          each(left, right, row, column,
+               [&](int other, int t, float& g) { g = other < t ? g : other == t ? s.diagonal[t] : 0.0f; });
+        }
+        const SplitLeft g(left, right);
+#pragma unroll
+        for (int p = 0; p < P; p += 16) {
+          Word d_z[4];
+          s.d_z.down(d_z, column, p);
+          add(d_v[p / 8], d_v[p / 8 + 1], g, d_z);
+        }
+      }
+      float left[4] = {}, right[4] = {};
+#pragma unroll
+      for (int p = 0; p < P; p += 16) {
+        Word v[4], d_z[4];
+        s.values.left(v, row, p);
+        s.d_z.across(d_z, column, p);
+        add(left, right, v, d_z);
+      }
+      if (column == row) {
+        each(left, right, row, column, [&](int other, int t, float& d) {
+          if (other >= t) d = 0;
+        });
+      }
+      const SplitLeft d_g(left, right);
+      s.q.high.down(q_high, column, 0);
+      s.q.low.down(q_low, column, 0);
+      add(d_k[0], d_k[1], d_g, q_high, q_low);
+    }
+#pragma unroll
+    for (int p = 0; p < P; p += 16) {
+      Word high[4], low[4], v[4];
+      s.adjoint.high.down(high, 0, p);
+      s.adjoint.low.down(low, 0, p);
+      add(d_v[p / 8], d_v[p / 8 + 1], k, high, low);
+      s.adjoint.high.across(high, 0, p);
+      s.adjoint.low.across(low, 0, p);
+      s.values.left(v, row, p);
+      add(d_k_state[0], d_k_state[1], v, low);
+      add(d_k_state[0], d_k_state[1], v, high);
+    }
+    store_strip<P>(op.d_v, at, d_v);
+  }
+  __syncthreads();  // dots
+
+  // Every lane has two tokens of two modes: from factors to gates, decay, frequency and readout.
+  const int lane = threadIdx.x % 32, g = lane / 4;
+  TableGradient sums[2] = {};
+  float written[2] = {0, 0};
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const int t = row + g + half * 8, pair = lane % 4 * 2;
+    const float2 q0 = s.q.pair(t, pair), q1 = s.q.pair(t, 8 + pair), k0 = s.k.pair(t, pair), k1 = s.k.pair(t, 8 + pair);
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const int mode = pair + i, at_sum = 2 * half + i;
+      if (mode >= at.modes) continue;
+      const float qx = i ? q0.y : q0.x, qy = i ? q1.y : q1.x, kx = i ? k0.y : k0.x, ky = i ? k1.y : k1.x;
+      const float read_t = s.direct.read[t][mode], write_t = s.direct.write[t][mode];
+      const float near_x = d_q[0][at_sum], near_y = d_q[1][at_sum], far_x = d_q_state[0][at_sum],
+                  far_y = d_q_state[1][at_sum];
+      const float x = near_x + far_x, y = near_y + far_y;
+      const float state_along = d_k_state[0][at_sum] * kx + d_k_state[1][at_sum] * ky;
+      float reads = x * qx + y * qy, writes = d_k[0][at_sum] * kx + d_k[1][at_sum] * ky + state_along;
+      float d_decay = writes - reads;
+      const float position = static_cast<float>(t);
+      auto& sum = sums[i];
+      sum.theta += position * (near_y * qx - near_x * qy) + (position + 1) * (far_y * qx - far_x * qy) +
+                   position * (d_k[1][at_sum] * kx - d_k[0][at_sum] * ky) +
+                   (position - static_cast<float>(at.count - 1)) * (d_k_state[1][at_sum] * kx - d_k_state[0][at_sum] * ky);
+      const float2 turn = tables.turns_of(at.channel, mode)[t];
+      const float unit = s.unit[t][mode], at_diagonal = s.dots[t] * read_t * write_t;
+      const float kc = tables.modes.readout_cos(at.channel, mode), lag = tables.modes.zero_lag(at.channel, mode);
+      sum.readout_cos += unit * (x * turn.x + y * turn.y) + (1.0f - lag) * at_diagonal;
+      sum.readout_sin += unit * (y * turn.x - x * turn.y);
+      sum.zero_lag -= kc * at_diagonal;
+      written[i] += state_along;
+      if (directs && s.direct.direct[mode])
+        add_direct_gradients<P>(s, tables, at, t, mode, reads, writes, d_decay, sum);
+      s.d_decay[t][mode] = d_decay;
+      if (t >= at.count) continue;
+      const Index gate = Index{at.channel} * at.modes + mode;
+      const float own = s.dots[t] * kc * (1.0f - lag);
+      // A gate of zero has no slope, whatever its gradient.
+      op.d_read(at.first + t, gate) = read_t > 1e-30f ? reads / read_t + own * write_t : 0.0f;
+      op.d_write(at.first + t, gate) = write_t > 1e-30f ? writes / write_t + own * read_t : 0.0f;
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    float values[5] = {sums[i].theta, sums[i].readout_cos, sums[i].readout_sin, sums[i].zero_lag, written[i]};
+#pragma unroll
+    for (int offset = 4; offset < 32; offset *= 2) {
+#pragma unroll
+      for (float& value : values) value += __shfl_xor_sync(0xffffffffu, value, offset);
+    }
+    if (g == 0) {
+      const int mode = lane % 4 * 2 + i;
+      s.sums[warp][mode] = {0, values[0], values[1], values[2], values[3]};
+      s.written[warp][mode] = values[4];
+    }
+  }
+  __syncthreads();
+
+  // d lambda(t) = sum of the gradients of the accumulated decay from t on, less what decays to the end of the chunk.
+  float d_lambda[4];
+#pragma unroll
+  for (int j = 0; j < 4; ++j) d_lambda[j] = mine.mode < at.modes ? s.d_decay[mine.first + j][mine.mode] : 0.0f;
+  float to_end = __expf(-whole) * s.carried[mine.mode];
+#pragma unroll
+  for (int w = 0; w < kTileWarps; ++w) to_end += s.written[w][mine.mode];
+  accumulate_back(d_lambda, s.lines);
+  float gamma = 0;
+#pragma unroll
+  for (int j = 0; j < 4; ++j) {
+    const int t = mine.first + j;
+    if (t >= at.count || mine.mode >= at.modes) continue;
+    op.d_clock(at.first + t, Index{at.channel} * at.modes + mine.mode) = d_lambda[j] - to_end;
+    gamma += d_lambda[j] - to_end;
+  }
+  gamma += __shfl_xor_sync(0xffffffffu, gamma, 8);
+  gamma += __shfl_xor_sync(0xffffffffu, gamma, 16);
+  __syncthreads();  // lines were read
+  if (lane < 8) s.lines[warp][lane] = gamma;
+  __syncthreads();
+  if (mine.first != 0 || mine.mode >= at.modes) return;
+  TableGradient total = {};
+  for (int w = 0; w < kTileWarps; ++w) {
+    const auto& one = s.sums[w][mine.mode];
+    total.gamma += s.lines[w][mine.mode];
+    total.theta += one.theta;
+    total.readout_cos += one.readout_cos;
+    total.readout_sin += one.readout_sin;
+    total.zero_lag += one.zero_lag;
+  }
+  total.theta += static_cast<float>(at.count) * __expf(-whole) * s.carried_across[mine.mode];
+  partial[(at.row * gridDim.x + at.channel) * at.modes + mine.mode] = total;
+}
+
+template <int P>
+__device__ void add_direct_gradients(TensorGradientShared<P>& s, const ScanTables& tables, const ChunkPlace& at, int t,
+                                     int mode, float& read, float& write, float& d_decay, TableGradient& sums) {
+  const auto& f = s.direct;
+  const float kc = tables.modes.readout_cos(at.channel, mode), ks = tables.modes.readout_sin(at.channel, mode);
+  // The gradient of g(t, s), as the square held it.
+  const auto d_g = [&](int later, int earlier) {
+    float sum = 0;
+    for (int p = 0; p < at.width; ++p)
+      sum += widen(s.d_z.at[later * Half<kTokens, P>::kStride + p]) *
+             widen(s.values.at[earlier * Half<kTokens, P>::kStride + p]);
+    return sum;
+  };
+  float along = 0, later = 0;
+  for (int other = 0; other < t; ++other) {
+    const float2 turn = tables.turns_of(at.channel, mode)[t - other];
+    const float d = d_g(t, other) * f.read[t][mode] * f.write[other][mode] *
+                    __expf(f.decay[other][mode] - f.decay[t][mode]);
+    along += d * (kc * turn.x - ks * turn.y);
+    sums.theta += d * (-kc * turn.y - ks * turn.x) * static_cast<float>(t - other);
+    sums.readout_cos += d * turn.x;
+    sums.readout_sin -= d * turn.y;
+  }
+  for (int other = t + 1; other < at.count; ++other) {
+    const float2 turn = tables.turns_of(at.channel, mode)[other - t];
+    later += d_g(other, t) * f.read[other][mode] * f.write[t][mode] * __expf(f.decay[t][mode] - f.decay[other][mode]) *
+             (kc * turn.x - ks * turn.y);
+  }
+  read += along;
+  write += later;
+  d_decay += later - along;
+}
+
+}  // namespace essh::cuda

@@ -1,0 +1,254 @@
+#pragma once
+#include "essh/kernels/cuda/device/scan_tensor.cuh"
+
+namespace essh::cuda {
+
+template <int P>
+struct TensorIncrementShared {
+  Halves<kTokens, kPairs> factor;
+  Half<kTokens, P> values;
+  float lines[kTileWarps][kTensorModes];
+};
+
+// factor^T values for this warp's share of the columns, each lane with both parts of one mode:
+// out(mode, column, part 0 at column and column + 1, part 1 likewise).
+template <int P, class Out>
+__device__ void state_product(const TensorIncrementShared<P>& s, const Out& out) {
+  constexpr int kColumns = P / kTileWarps < 16 ? 16 : P / kTileWarps;  // two products at a time
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  for (int column = warp * kColumns; column < P && column < (warp + 1) * kColumns; column += 16) {
+    float sums[2][4] = {};
+#pragma unroll
+    for (int t = 0; t < kTokens; t += 16) {
+      Word high[4], low[4], b[4];
+      s.factor.high.left_turned(high, t, 0);
+      s.factor.low.left_turned(low, t, 0);
+      s.values.down(b, t, column);
+      add(sums[0], sums[1], low, b);
+      add(sums[0], sums[1], high, b);
+    }
+#pragma unroll
+    for (int tile = 0; tile < 2; ++tile) {
+      out(lane / 4, column + tile * 8 + lane % 4 * 2, float2{sums[tile][0], sums[tile][1]},
+          float2{sums[tile][2], sums[tile][3]});
+    }
+  }
+}
+
+// Rows (mode, part) of a channel's state in memory.
+__device__ inline void store_pair(float* place, int p, int width, float2 x) {
+  if (p < width) place[p] = x.x;
+  if (p + 1 < width) place[p + 1] = x.y;
+}
+
+template <int P>
+__global__ void __launch_bounds__(kTileThreads)
+    tensor_increments(SelectiveScanForward<BFloat16> op, ScanTables tables, Matrix<float> increments, float* through) {
+  extern __shared__ __align__(16) unsigned char raw[];
+  auto& s = *reinterpret_cast<TensorIncrementShared<P>*>(raw);
+  const ChunkPlace at(op);
+  const TokenMode mine;
+  load_values<ScanSizes<BFloat16, 16, P>>(s.values.at, op.v, at.first, at.count, at.column, at.width);
+  float write[4], decay[4];
+  load_gate(write, op.write, at);
+  const float whole = load_decay(decay, op.clock, tables, at, s.lines);
+  const int mode = mine.mode < at.modes ? mine.mode : 0;
+  const float2* turns = tables.turns_of(at.channel, mode);
+#pragma unroll
+  for (int j = 0; j < 4; ++j) {
+    const float2 turn = turns[mine.first + j];
+    const float writing = write[j] * __expf(decay[j] - whole);
+    s.factor.set(mine.first + j, mine.mode, writing * turn.x);
+    s.factor.set(mine.first + j, 8 + mine.mode, writing * turn.y);
+  }
+  if (mine.first == 0 && mine.mode < at.modes)
+    through[(at.row * gridDim.x + at.channel) * at.modes + mine.mode] = __expf(-whole);
+  __syncthreads();
+  float* to = increments.row(at.row) + Index{at.channel} * 2 * at.modes * at.width;
+  state_product<P>(s, [&](int m, int p, float2 x, float2 y) {
+    if (m >= at.modes) return;
+    // Turned from the first token to the last, and backwards in time.
+    const float2 turn = tables.turns_of(at.channel, m)[at.count - 1];
+    store_pair(to + 2 * m * at.width, p, at.width, {turn.x * x.x + turn.y * y.x, turn.x * x.y + turn.y * y.y});
+    store_pair(to + (2 * m + 1) * at.width, p, at.width, {turn.y * x.x - turn.x * y.x, turn.y * x.y - turn.x * y.y});
+  });
+}
+
+// Gates of modes whose decay is too large for factors, by token.
+struct DirectModes {
+  float read[kTokens][kTensorModes], write[kTokens][kTensorModes], decay[kTokens][kTensorModes];
+  int direct[kTensorModes];
+
+  // Their part of g(t, s) below the diagonal, without the gates where the caller wants another's gradient.
+  __device__ float pair(const ScanTables& tables, int channel, int modes, int t, int s) const {
+    float sum = 0;
+    for (int mode = 0; mode < modes; ++mode) {
+      if (!direct[mode]) continue;
+      const float2 turn = tables.turns_of(channel, mode)[t - s];
+      sum += read[t][mode] * write[s][mode] * __expf(decay[s][mode] - decay[t][mode]) *
+             (tables.modes.readout_cos(channel, mode) * turn.x - tables.modes.readout_sin(channel, mode) * turn.y);
+    }
+    return sum;
+  }
+};
+
+template <int P>
+struct TensorOutputShared {
+  Halves<kTokens, kPairs> q, k;
+  Halves<kPairs, P> state;
+  Half<kTokens, P> values;
+  DirectModes direct;
+  float diagonal[kTokens];
+  float lines[kTileWarps][kTensorModes];
+};
+
+// The state H of a channel as e^{-centre} J R(theta) H, what q reads from: like k it turns backwards, so J = diag(1, -1). `centre` by mode in shared memory.
+template <int P>
+__device__ void load_turned_state(Halves<kPairs, P>& to, const float* from, const ScanTables& tables,
+                                  const ChunkPlace& at, const float* kept) {
+  for (int i = threadIdx.x; i < kTensorModes * P; i += kTileThreads) {
+    const int mode = i / P, p = i % P;
+    float x = 0, y = 0;
+    if (mode < at.modes && p < at.width) {
+      const float a = from[2 * mode * at.width + p], b = from[(2 * mode + 1) * at.width + p];
+      const float2 turn = tables.turns_of(at.channel, mode)[1];
+      x = kept[mode] * (turn.x * a - turn.y * b);
+      y = -kept[mode] * (turn.y * a + turn.x * b);
+    }
+    to.set(mode, p, x);
+    to.set(8 + mode, p, y);
+  }
+}
+
+// q and k of a thread's tokens, the diagonal, and what direct modes need. Returns the centres of q and of k.
+struct Centres {
+  float q, k, whole;
+  bool direct;
+};
+template <class Shared>
+__device__ Centres make_factors(Shared& s, const ScanTables& tables, const ChunkPlace& at, float range,
+                                const float (&read)[4], const float (&write)[4], const float (&decay)[4], float whole) {
+  const TokenMode mine;
+  const bool inside = mine.mode < at.modes;
+  const int mode = inside ? mine.mode : 0;
+  const bool direct = inside && whole > range;
+  const Centres centre{direct ? 0.0f : 0.5f * whole, direct ? whole : 0.5f * whole, whole, direct};
+  const float2* turns = tables.turns_of(at.channel, mode);
+  const float kc = tables.modes.readout_cos(at.channel, mode), ks = tables.modes.readout_sin(at.channel, mode);
+  const float own = inside ? kc * (1.0f - tables.modes.zero_lag(at.channel, mode)) : 0.0f;
+#pragma unroll
+  for (int j = 0; j < 4; ++j) {
+    const int t = mine.first + j;
+    const float2 turn = turns[t];
+    const float reading = read[j] * __expf(centre.q - decay[j]), writing = write[j] * __expf(decay[j] - centre.k);
+    s.q.set(t, mine.mode, reading * (kc * turn.x - ks * turn.y));
+    s.q.set(t, 8 + mine.mode, reading * (kc * turn.y + ks * turn.x));
+    s.k.set(t, mine.mode, writing * turn.x);
+    s.k.set(t, 8 + mine.mode, writing * turn.y);
+    float diagonal = read[j] * write[j] * own;
+#pragma unroll
+    for (int offset = 1; offset < 8; offset *= 2) diagonal += __shfl_xor_sync(0xffffffffu, diagonal, offset);
+    if (mine.mode == 0) s.diagonal[t] = diagonal;
+    s.direct.read[t][mine.mode] = read[j];
+    s.direct.write[t][mine.mode] = write[j];
+    s.direct.decay[t][mine.mode] = decay[j];
+  }
+  if (mine.first == 0) s.direct.direct[mine.mode] = direct;
+  return centre;
+}
+
+// Visits the numbers of a 16 x 16 block from (row, column): body(r, c, number).
+template <class Body>
+__device__ __forceinline__ void each(float (&left)[4], float (&right)[4], int row, int column, const Body& body) {
+  const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const int r = row + g + i / 2 * 8, c = column + 2 * t + i % 2;
+    body(r, c, left[i]);
+    body(r, c + 8, right[i]);
+  }
+}
+
+// Rows of this warp's strip, bf16, two columns at a time.
+template <int P>
+__device__ void store_strip(const Matrix<BFloat16>& to, const ChunkPlace& at, const float (&sums)[P / 8][4]) {
+  const int warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+  BFloat16* start = to.row(at.first) + at.column;
+  const bool pairs = ((reinterpret_cast<std::uintptr_t>(start) | static_cast<std::uintptr_t>(to.stride * 2)) & 3) == 0;
+#pragma unroll
+  for (int tile = 0; tile < P / 8; ++tile) {
+    const int p = tile * 8 + 2 * t;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int row = warp * 16 + g + half * 8;
+      if (row >= at.count || p >= at.width) continue;
+      BFloat16* place = start + row * to.stride + p;
+      const float x = sums[tile][2 * half], y = sums[tile][2 * half + 1];
+      if (pairs && p + 1 < at.width) {
+        *reinterpret_cast<Word*>(place) = device::pack(x, y);
+      } else {
+        place[0] = narrow<BFloat16>(x);
+        if (p + 1 < at.width) place[1] = narrow<BFloat16>(y);
+      }
+    }
+  }
+}
+
+template <int P>
+__global__ void __launch_bounds__(kTileThreads)
+    tensor_outputs(SelectiveScanForward<BFloat16> op, ScanTables tables, Matrix<const float> states) {
+  extern __shared__ __align__(16) unsigned char raw[];
+  auto& s = *reinterpret_cast<TensorOutputShared<P>*>(raw);
+  __shared__ float kept[kTensorModes];
+  const ChunkPlace at(op);
+  const TokenMode mine;
+  load_values<ScanSizes<BFloat16, 16, P>>(s.values.at, op.v, at.first, at.count, at.column, at.width);
+  float write[4], read[4], decay[4];
+  load_gate(write, op.write, at);
+  load_gate(read, op.read, at);
+  const float whole = load_decay(decay, op.clock, tables, at, s.lines);
+  const auto centre =
+      make_factors(s, tables, at, static_cast<float>(op.factor_range), read, write, decay, whole);
+  if (mine.first == 0) kept[mine.mode] = __expf(-centre.q);
+  const bool directs = __syncthreads_or(centre.direct);
+  load_turned_state<P>(s.state, states.row(at.row) + Index{at.channel} * 2 * at.modes * at.width, tables, at, kept);
+  __syncthreads();
+
+  const int row = threadIdx.x / 32 * 16;
+  float z[P / 8][4] = {};
+  const SplitLeft q(s.q, row, 0);
+#pragma unroll 1
+  for (int column = 0; column <= row; column += 16) {
+    float left[4] = {}, right[4] = {};
+    Word high[4], low[4];
+    s.k.high.across(high, column, 0);
+    s.k.low.across(low, column, 0);
+    add(left, right, q, high, low);
+    if (directs) {
+      each(left, right, row, column, [&](int t, int other, float& g) {
+        if (other < t) g += s.direct.pair(tables, at.channel, at.modes, t, other);
+      });
+    }
+    if (column == row) {
+      each(left, right, row, column,
+           [&](int t, int other, float& g) { g = other < t ? g : other == t ? s.diagonal[t] : 0.0f; });
+    }
+    const SplitLeft g(left, right);
+#pragma unroll
+    for (int p = 0; p < P; p += 16) {
+      Word v[4];
+      s.values.down(v, column, p);
+      add(z[p / 8], z[p / 8 + 1], g, v);
+    }
+  }
+#pragma unroll
+  for (int p = 0; p < P; p += 16) {
+    Word high[4], low[4];
+    s.state.high.down(high, 0, p);
+    s.state.low.down(low, 0, p);
+    add(z[p / 8], z[p / 8 + 1], q, high, low);
+  }
+  store_strip<P>(op.z, at, z);
+}
+
+}  // namespace essh::cuda
