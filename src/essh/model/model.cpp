@@ -99,9 +99,10 @@ void Model<T>::backward(const Pass& pass, const Weights<T>& weights, const Gradi
 }
 
 template <class T>
-void Model<T>::head(const Pass& pass, const Weights<T>& weights, Matrix<const T> hidden, Matrix<T> logits) const {
+template <class Out>
+void Model<T>::head(const Pass& pass, const Weights<T>& weights, Matrix<const T> hidden, Matrix<Out> logits) const {
   launch(pass.stream,
-         Gemm<T>{.a = hidden, .b = weights.matrix(embedding_), .c = logits, .transpose_b = Transpose::Yes});
+         Gemm<T, Out>{.a = hidden, .b = weights.matrix(embedding_), .c = logits, .transpose_b = Transpose::Yes});
 }
 
 template <class T>
@@ -142,5 +143,10 @@ Matrix<T> Model<T>::extend(const Pass& pass, const Weights<T>& weights, Vector<c
 template class Model<float>;
 template class Model<double>;
 template class Model<BFloat16>;
+template void Model<float>::head(const Pass&, const Weights<float>&, Matrix<const float>, Matrix<float>) const;
+template void Model<double>::head(const Pass&, const Weights<double>&, Matrix<const double>, Matrix<double>) const;
+template void Model<BFloat16>::head(const Pass&, const Weights<BFloat16>&, Matrix<const BFloat16>,
+                                    Matrix<BFloat16>) const;
+template void Model<BFloat16>::head(const Pass&, const Weights<BFloat16>&, Matrix<const BFloat16>, Matrix<float>) const;
 
 }  // namespace essh

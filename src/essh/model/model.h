@@ -40,8 +40,9 @@ class Model {
   void backward(const Pass& pass, const Weights<T>& weights, const Gradients<T>& gradients,
                 Vector<const std::int32_t> tokens, const Tape& tape, Matrix<const T> d_hidden) const;
 
-  // logits = hidden E^T, rows x vocabulary.
-  void head(const Pass& pass, const Weights<T>& weights, Matrix<const T> hidden, Matrix<T> logits) const;
+  // logits = hidden E^T, rows x vocabulary, in T or Wide<T>.
+  template <class Out>
+  void head(const Pass& pass, const Weights<T>& weights, Matrix<const T> hidden, Matrix<Out> logits) const;
   // d_hidden = d_logits E; E's gradient += d_logits^T hidden.
   void head_backward(const Pass& pass, const Weights<T>& weights, const Gradients<T>& gradients, Matrix<const T> hidden,
                      Matrix<const T> d_logits, Matrix<T> d_hidden) const;

@@ -1,5 +1,7 @@
 #include "essh/model/tensors.h"
 
+#include <algorithm>
+
 #include "essh/model/mixer.h"
 
 namespace essh {
@@ -65,12 +67,15 @@ std::vector<ModelTensor> tensor_list(const ModelConfig& c) {
                     .initial = Initial::NormalOut});
   }
   gain("model.norm.weight", -1);
+  // Small tensors come first: they stay in float32 where the matrices are kept in another type.
+  std::ranges::stable_partition(list, [](const ModelTensor& spec) { return !spec.is_matrix(); });
   return list;
 }
 
 ParameterLayout::ParameterLayout(const ModelConfig& config) : tensors_(tensor_list(config)) {
   for (const auto& spec : tensors_) {
     offsets_.push_back(size_);
+    if (!spec.is_matrix()) tables_ = offsets_.back() + spec.rows * spec.cols;
     parameters_ += spec.rows * spec.cols;
     size_ += (spec.rows * spec.cols + kAlignment - 1) / kAlignment * kAlignment;
   }

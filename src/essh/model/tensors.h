@@ -54,6 +54,8 @@ class ParameterLayout {
   Index offset(std::size_t tensor) const { return offsets_[tensor]; }
   // Elements of the flat array, gaps of alignment included.
   Index size() const { return size_; }
+  // Elements, from the first, that hold everything but the matrices.
+  Index tables() const { return tables_; }
   // Elements of all tensors.
   Index parameters() const { return parameters_; }
   // Index of "mixer.decay" in layer 3, or of "model.norm.weight" with layer -1. Asking for one that is not there is our
@@ -64,6 +66,7 @@ class ParameterLayout {
   std::vector<ModelTensor> tensors_;
   std::vector<Index> offsets_;
   Index size_ = 0;
+  Index tables_ = 0;
   Index parameters_ = 0;
 };
 

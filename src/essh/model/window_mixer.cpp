@@ -6,6 +6,7 @@
 #include "essh/kernels/gemm.h"
 #include "essh/kernels/rope.h"
 #include "essh/kernels/window_attention.h"
+#include "essh/kernels/window_step.h"
 #include "essh/model/stacked_linear.h"
 
 namespace essh {
@@ -76,30 +77,35 @@ class WindowMixer : public Mixer<T> {
               Positions positions) const override {
     WindowTape<T> step;
     project(pass, weights, u, positions.device, step);
-    for (Index b = 0; b < pass.sequences; ++b) {
-      const Index window = config_.sliding_window, width = config_.hidden_size;
-      // The rings are of the model's own type.
-      T* ring = reinterpret_cast<T*>(state.row(b));
-      const auto keys = dense(ring, window, width), values = dense(ring + window * width, window, width);
-      const Index position = positions.host[b];
-      const auto rows = [&](Matrix<T> m) { return m.middle(b * pass.length, pass.length); };
-      Pass one{pass.stream, pass.arena, pass.capacity, 1, pass.length};
-      if (pass.length == 1) {
+    // The rings are of the model's own type: keys, then values.
+    const Index window = config_.sliding_window, width = config_.hidden_size, ring = window * width;
+    const Matrix<T> rings{reinterpret_cast<T*>(state.data), state.rows, 2 * ring,
+                          state.stride * static_cast<Index>(sizeof(W) / sizeof(T))};
+    if (pass.length == 1) {
+      launch(pass.stream, WindowStep<T>{.head_dim = config_.head_dim,
+                                        .window = window,
+                                        .q = step.q,
+                                        .k = step.k,
+                                        .v = step.v,
+                                        .keys = rings.left(ring),
+                                        .values = rings.block(0, rings.rows, ring, ring),
+                                        .positions = positions.device,
+                                        .out = step.out});
+    } else {
+      for (Index b = 0; b < pass.sequences; ++b) {
+        const auto keys = dense(rings.row(b), window, width), values = dense(rings.row(b) + ring, window, width);
+        const auto rows = [&](Matrix<T> m) { return m.middle(b * pass.length, pass.length); };
+        const Pass one{pass.stream, pass.arena, pass.capacity, 1, pass.length};
+        const Index position = positions.host[b], past = std::min(position, window - 1);
+        const auto all_keys = pass.arena.matrix<T>(past + pass.length, width),
+                   all_values = pass.arena.matrix<T>(past + pass.length, width);
+        unroll(pass, keys, all_keys, position - past, past);
+        unroll(pass, values, all_values, position - past, past);
+        launch(pass.stream, Copy<T>{.from = rows(step.k), .to = all_keys.middle(past, pass.length)});
+        launch(pass.stream, Copy<T>{.from = rows(step.v), .to = all_values.middle(past, pass.length)});
+        attend(one, rows(step.q), all_keys, all_values, past, rows(step.out), {});
         append(pass, rows(step.k), rows(step.v), keys, values, position);
-        // Softmax does not mind the order of the ring.
-        const Index filled = std::min(position + 1, window);
-        attend(one, rows(step.q), keys.top(filled), values.top(filled), filled - 1, rows(step.out), {});
-        continue;
       }
-      const Index past = std::min(position, window - 1);
-      const auto all_keys = pass.arena.matrix<T>(past + pass.length, width),
-                 all_values = pass.arena.matrix<T>(past + pass.length, width);
-      unroll(pass, keys, all_keys, position - past, past);
-      unroll(pass, values, all_values, position - past, past);
-      launch(pass.stream, Copy<T>{.from = rows(step.k), .to = all_keys.middle(past, pass.length)});
-      launch(pass.stream, Copy<T>{.from = rows(step.v), .to = all_values.middle(past, pass.length)});
-      attend(one, rows(step.q), all_keys, all_values, past, rows(step.out), {});
-      append(pass, rows(step.k), rows(step.v), keys, values, position);
     }
     add_output(pass, weights, step.out, x, x);
   }
