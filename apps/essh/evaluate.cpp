@@ -1,6 +1,7 @@
 #include <limits>
 #include <memory>
 
+#include "apps/essh/device_options.h"
 #include "apps/essh/verbs.h"
 #include "essh/base/json.h"
 #include "essh/base/log.h"
@@ -18,13 +19,13 @@ struct Options {
   std::vector<fs::path> data;
   std::string tokenizer;
   std::int64_t context = kDefaultContext, windows = 0, batch = 0;
-  int threads = 0;
+  DeviceOptions device;
   bool json = false;
 };
 
 PerplexityReport measure(const Options& o, const std::string& model, Stream& stream) {
   const auto folder = model_of_run(model);
-  const auto runner = Runner::open(folder);
+  const auto runner = Runner::open(folder, o.device.chosen_precision());
   const auto most = o.windows > 0 ? o.windows * o.context + 1 : std::numeric_limits<std::int64_t>::max();
   const auto text =
       EvaluationText::open(o.data, folder, o.tokenizer, static_cast<TokenId>(runner.config().eos_token_id), most);
@@ -47,10 +48,10 @@ void print_table(const PerplexityReport& report, const std::string& model) {
 }
 
 void run(const Options& o) {
-  auto stream = cpu_stream(o.threads > 0 ? o.threads : available_cores());
+  OpenDevice device(o.device);
   Json list = Json::array();
   for (const auto& model : o.models) {
-    const auto report = measure(o, model, stream);
+    const auto report = measure(o, model, device.stream);
     if (o.json)
       list.push_back(to_json(report, model));
     else
@@ -75,7 +76,7 @@ void add_perplexity(CLI::App& verb) {
   ppl->add_option("--batch", o->batch, "windows in one pass (default: about 4096 tokens)")
       ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 20));
   ppl->add_option("--tokenizer", o->tokenizer, "a tokenizer for text files, when the model folder has none");
-  ppl->add_option("--threads", o->threads, "cores to use (all by default)")->check(CLI::Range(1, 4096));
+  o->device.add_to(*ppl);
   ppl->add_flag("--json", o->json, "print JSON: one object, or a list of them for several models");
   ppl->footer("Example: essh evaluate ppl runs/tiny --data heldout.txt --context 512 --tiers T1,T4,T10");
   ppl->callback([o] { run(*o); });

@@ -3,6 +3,7 @@
 #include <limits>
 #include <memory>
 
+#include "apps/essh/device_options.h"
 #include "apps/essh/verbs.h"
 #include "essh/base/file.h"
 #include "essh/base/json.h"
@@ -22,13 +23,13 @@ struct Options {
   std::string tokenizer, csv, svg;
   std::int64_t context = kDefaultContext, windows = 0;
   LatencyOptions latency;
-  int threads = available_cores();
+  DeviceOptions device;
   bool json = false;
 };
 
 void add_model(const Options& o, const std::string& model, Stream& stream, Frontier& frontier) {
   const auto folder = model_of_run(model);
-  const auto runner = Runner::open(folder);
+  const auto runner = Runner::open(folder, o.device.chosen_precision());
   const auto tiers = choose_tiers(runner.config(), o.tiers);
   auto points = measure_costs(runner, model, tiers, stream, o.latency);
   if (!o.data.empty()) {
@@ -53,9 +54,12 @@ void print_table(const Frontier& frontier) {
 }
 
 void run(const Options& o) {
-  auto stream = cpu_stream(o.threads);
-  Frontier frontier{.depth = o.latency.depth, .threads = o.threads, .processor = this_processor().model};
-  for (const auto& model : o.models) add_model(o, model, stream, frontier);
+  OpenDevice device(o.device);
+  auto* cpu = device.stream.cpu();
+  Frontier frontier{.depth = o.latency.depth,
+                    .threads = cpu ? cpu->pool().threads() : 1,
+                    .processor = cpu ? this_processor().model : device.stream.description()};
+  for (const auto& model : o.models) add_model(o, model, device.stream, frontier);
   mark_dominated(frontier);
 
   // Shown before anything is written: a full disk loses no measurement.
@@ -91,7 +95,7 @@ void add_frontier(CLI::App& app) {
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();
   verb->add_option("--tokenizer", o->tokenizer, "a tokenizer for text files, when the model folder has none");
-  verb->add_option("--threads", o->threads, "cores to use")->check(CLI::Range(1, 4096))->capture_default_str();
+  o->device.add_to(*verb);
   verb->add_option("--csv", o->csv, "also write the table to this file")->type_name("FILE");
   verb->add_option("--svg", o->svg, "also draw it to this file")->type_name("FILE");
   verb->add_flag("--json", o->json, "print JSON");

@@ -5,6 +5,7 @@
 #include <iostream>
 #include <memory>
 
+#include "apps/essh/device_options.h"
 #include "apps/essh/verbs.h"
 #include "essh/base/file.h"
 #include "essh/base/json.h"
@@ -25,7 +26,7 @@ struct Options {
   std::vector<std::int32_t> tokens;
   std::int64_t max_tokens = 128;
   SamplingOptions sampling;
-  int threads = 0;
+  DeviceOptions device;
   bool bytes = false, ids = false, ignore_eos = false, json = false;
 };
 
@@ -62,10 +63,10 @@ double seconds_since(Clock::time_point start) {
 
 void run(Options o) {
   o.model = model_of_run(o.model).string();
-  const auto runner = Runner::open(o.model);
+  const auto runner = Runner::open(o.model, o.device.chosen_precision());
   const auto tokenizer = find_tokenizer(o);
-  auto stream = cpu_stream(o.threads > 0 ? o.threads : available_cores());
-  Session session(runner, find_tier(runner.config(), o.tier), stream);
+  OpenDevice device(o.device);
+  Session session(runner, find_tier(runner.config(), o.tier), device.stream);
   if (!o.state_in.empty()) session.restore(o.state_in);
   const auto prompt = prompt_tokens(o, runner, tokenizer.get());
 
@@ -160,7 +161,7 @@ void add_generate(CLI::App& app) {
   verb->add_flag("--ignore-eos", o->ignore_eos, "go on after the end-of-text token");
   verb->add_option("--state-in", o->state_in, "start from a saved state")->check(CLI::ExistingFile);
   verb->add_option("--state-out", o->state_out, "save the state at the end");
-  verb->add_option("--threads", o->threads, "cores to use (all by default)")->check(CLI::Range(1, 4096));
+  o->device.add_to(*verb);
   verb->add_flag("--json", o->json, "print JSON");
   verb->footer(
       "Example: essh generate exports/T4 --prompt \"Once upon a time\" --temperature 0.8 --top-p 0.95 --seed 7");

@@ -1,5 +1,6 @@
 #include <memory>
 
+#include "apps/essh/device_options.h"
 #include "apps/essh/verbs.h"
 #include "essh/base/file.h"
 #include "essh/base/log.h"
@@ -11,8 +12,8 @@ namespace essh::verbs {
 namespace {
 
 struct Options {
-  std::string model, tokens, out, tier = "full", path = "parallel", device = "cpu";
-  int threads = 0;
+  std::string model, tokens, out, tier = "full", path = "parallel";
+  DeviceOptions device;
 };
 
 std::vector<std::int32_t> read_tokens(const std::string& path) {
@@ -36,15 +37,14 @@ std::string npy_header(std::size_t rows, std::size_t cols) {
 }
 
 void run(const Options& o) {
-  if (o.device != "cpu") fail(ErrorKind::Unsupported, "logits: --device {}: this build runs on the CPU only", o.device);
-  const auto runner = Runner::open(model_of_run(o.model));
+  OpenDevice device(o.device);
+  const auto runner = Runner::open(model_of_run(o.model), o.device.chosen_precision());
   const auto tier = find_tier(runner.config(), o.tier);
   const auto tokens = read_tokens(o.tokens);
-  auto stream = cpu_stream(o.threads > 0 ? o.threads : available_cores());
   DurableFile file(o.out);
   file.write(npy_header(tokens.size(), static_cast<std::size_t>(runner.config().vocab_size)));
   const auto path = o.path == "recurrent" ? LogitsPath::Recurrent : LogitsPath::Parallel;
-  all_logits(runner, tier.capacity, stream, tokens, path, [&](Index, Matrix<const float> logits) {
+  all_logits(runner, tier.capacity, device.stream, tokens, path, [&](Index, Matrix<const float> logits) {
     file.write(std::as_bytes(std::span(logits.data, static_cast<std::size_t>(logits.rows * logits.cols))));
   });
   file.commit();
@@ -63,8 +63,7 @@ void add_logits(CLI::App& app) {
   verb->add_option("--path", o->path, "parallel: chunked scan; recurrent: token by token")
       ->check(CLI::IsMember({"parallel", "recurrent"}))
       ->capture_default_str();
-  verb->add_option("--device", o->device, "cpu or cuda")->check(CLI::IsMember({"cpu", "cuda"}))->capture_default_str();
-  verb->add_option("--threads", o->threads, "cores to use (all by default)")->check(CLI::Range(1, 4096));
+  o->device.add_to(*verb);
   verb->footer("Example: essh logits models/tiny --tokens ids.json --out logits.npy --tier T4");
   verb->callback([o] { run(*o); });
 }

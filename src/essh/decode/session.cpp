@@ -5,6 +5,7 @@
 
 #include "essh/base/sha256.h"
 #include "essh/base/utf8.h"
+#include "essh/kernels/copy.h"
 
 namespace essh {
 namespace fs = std::filesystem;
@@ -24,31 +25,20 @@ std::string state_digest(std::span<const float> state, std::span<const float> lo
 
 }  // namespace
 
-Runner::Runner(LoadedModel model, std::string hash)
-    : loaded_(std::move(model)), model_(loaded_.config), hash_(std::move(hash)) {}
-
-Runner Runner::open(const fs::path& folder, NonFinite policy) {
-  return Runner(load_model(folder, policy), model_hash(folder));
-}
-
-void Runner::check_tokens(std::span<const std::int32_t> tokens, std::string_view place) const {
-  for (std::size_t i = 0; i < tokens.size(); ++i) {
-    if (tokens[i] < 0 || tokens[i] >= config().vocab_size) {
-      fail(ErrorKind::Usage, "{}: token {} is {}, this model's vocabulary has ids 0 to {}", place, i, tokens[i],
-           config().vocab_size - 1);
-    }
-  }
-}
-
 Session::Session(const Runner& runner, Tier tier, Stream& stream)
     : runner_(runner),
       tier_(std::move(tier)),
       stream_(stream),
       arena_(stream.device()),
-      state_(static_cast<std::size_t>(runner.model().state_size(tier_.capacity))) {}
+      state_(stream.device(), runner.state_size(stream, tier_.capacity), "the state of a sequence"),
+      token_(stream.device(), 1, "a token"),
+      device_position_(stream.device(), 1, "a position"),
+      device_logits_(stream.device(), runner.config().vocab_size, "logits") {
+  reset();
+}
 
 void Session::reset() {
-  std::fill(state_.begin(), state_.end(), 0.0f);
+  launch(stream_, Fill<float>{.x = dense(state_.data(), 1, state_.size()), .value = 0});
   logits_.clear();
   position_ = 0;
 }
@@ -58,26 +48,50 @@ void Session::feed(std::span<const std::int32_t> tokens) {
   while (!tokens.empty()) {
     const auto piece = tokens.first(std::min(tokens.size(), kPiece));
     tokens = tokens.subspan(piece.size());
-    extend(piece, tokens.empty());
+    if (piece.size() == 1 && tokens.empty())
+      step(piece[0]);
+    else
+      extend(piece, tokens.empty());
   }
 }
 
 void Session::extend(std::span<const std::int32_t> tokens, bool last) {
+  const auto length = static_cast<Index>(tokens.size());
   arena_.release();
-  const Pass pass{.stream = stream_,
-                  .arena = arena_,
-                  .capacity = tier_.capacity,
-                  .sequences = 1,
-                  .length = static_cast<Index>(tokens.size())};
-  const auto state = dense(state_.data(), 1, static_cast<Index>(state_.size()));
-  const auto weights = runner_.weights();
-  const auto hidden =
-      runner_.model().extend(pass, weights, {tokens.data(), pass.length}, state, {{&position_, 1}, {&position_, 1}});
-  position_ += pass.length;
-  if (!last) return;
-  logits_.resize(static_cast<std::size_t>(runner_.config().vocab_size));
-  runner_.model().head(pass, weights, hidden.middle(pass.length - 1, 1),
-                       dense(logits_.data(), 1, runner_.config().vocab_size));
+  const Pass pass{.stream = stream_, .arena = arena_, .capacity = tier_.capacity, .sequences = 1, .length = length};
+  const auto ids = arena_.vector<std::int32_t>(length);
+  upload(stream_, tokens, ids);
+  upload(stream_, {&position_, 1}, device_position_.view());
+  runner_.with(stream_, [&](const auto& model, const auto& weights) {
+    const auto hidden = model.extend(pass, weights, ids, dense(state_.data(), 1, state_.size()),
+                                     {{&position_, 1}, device_position_.view()});
+    if (last) {
+      model.head(pass, weights, hidden.middle(length - 1, 1), dense(device_logits_.data(), 1, device_logits_.size()));
+    }
+  });
+  position_ += length;
+  if (last) fetch_logits();
+}
+
+void Session::step(std::int32_t token) {
+  upload(stream_, {&token, 1}, token_.view());
+  upload(stream_, {&position_, 1}, device_position_.view());
+  step_.run(stream_, [&] {
+    arena_.release();
+    const Pass pass{.stream = stream_, .arena = arena_, .capacity = tier_.capacity, .sequences = 1, .length = 1};
+    runner_.with(stream_, [&](const auto& model, const auto& weights) {
+      const auto hidden = model.extend(pass, weights, token_.view(), dense(state_.data(), 1, state_.size()),
+                                       {{&position_, 1}, device_position_.view()});
+      model.head(pass, weights, hidden, dense(device_logits_.data(), 1, device_logits_.size()));
+    });
+  });
+  ++position_;
+  fetch_logits();
+}
+
+void Session::fetch_logits() {
+  logits_.resize(static_cast<std::size_t>(device_logits_.size()));
+  download(stream_, device_logits_.view(), logits_);
 }
 
 std::span<const float> Session::logits() const {
@@ -85,18 +99,26 @@ std::span<const float> Session::logits() const {
   return logits_;
 }
 
+std::vector<float> Session::state() const {
+  std::vector<float> copy(static_cast<std::size_t>(state_.size()));
+  download(stream_, state_.view(), copy);
+  return copy;
+}
+
 void Session::save(const fs::path& path) const {
+  const auto state = this->state();
   const Metadata metadata = {{"essh", "state"},
                              {"model", runner_.hash()},
                              {"channels", std::to_string(tier_.capacity.channels)},
                              {"ffn", std::to_string(tier_.capacity.ffn)},
                              {"tier", tier_.name},
                              {"position", std::to_string(position_)},
-                             {"sha256", state_digest(state_, logits_)}};
-  SafetensorsWriter writer(path, {{"state", DType::F32, {state_.size()}}, {"logits", DType::F32, {logits_.size()}}},
+                             {"sha256", state_digest(state, logits_)}};
+  SafetensorsWriter writer(path, {{"state", DType::F32, {state.size()}}, {"logits", DType::F32, {logits_.size()}}},
                            metadata);
   for (const auto& info : writer.tensors())
-    writer.write_as<float>(info, info.name == "state" ? std::span(state_) : std::span(logits_));
+    writer.write_as<float>(info,
+                           info.name == "state" ? std::span<const float>(state) : std::span<const float>(logits_));
   writer.commit();
 }
 
@@ -119,10 +141,11 @@ void Session::restore(const fs::path& path) {
   const auto *state = file.find("state"), *logits = file.find("logits");
   const auto vocabulary = static_cast<std::uint64_t>(runner_.config().vocab_size);
   if (!state || !logits || state->dtype != DType::F32 || logits->dtype != DType::F32 ||
-      state->elements() != state_.size() || (logits->elements() != vocabulary && logits->elements() != 0)) {
+      state->elements() != static_cast<std::uint64_t>(state_.size()) ||
+      (logits->elements() != vocabulary && logits->elements() != 0)) {
     fail(ErrorKind::BadFile, "{}: the state has not the size of this model", path.string());
   }
-  std::vector<float> new_state(state_.size()), new_logits(logits->elements());
+  std::vector<float> new_state(static_cast<std::size_t>(state_.size())), new_logits(logits->elements());
   file.read_as<float>(*state, new_state);
   file.read_as<float>(*logits, new_logits);
   if (state_digest(new_state, new_logits) != value("sha256"))
@@ -132,7 +155,7 @@ void Session::restore(const fs::path& path) {
   const auto [rest, status] = std::from_chars(text.data(), text.data() + text.size(), position);
   if (status != std::errc{} || rest != text.data() + text.size() || position < 0)
     fail(ErrorKind::BadFile, "{}: its position is not a number", path.string());
-  state_ = std::move(new_state);
+  upload(stream_, new_state, state_.view());
   logits_ = std::move(new_logits);
   position_ = position;
 }
@@ -140,10 +163,11 @@ void Session::restore(const fs::path& path) {
 void all_logits(const Runner& runner, Capacity capacity, Stream& stream, std::span<const std::int32_t> tokens,
                 LogitsPath path, const std::function<void(Index, Matrix<const float>)>& take) {
   runner.check_tokens(tokens, "tokens");
-  const auto& model = runner.model();
-  const auto weights = runner.weights();
   Arena arena(stream.device());
-  std::vector<float> state(static_cast<std::size_t>(model.state_size(capacity)));
+  const Array<float> state(stream.device(), runner.state_size(stream, capacity), "the state of a sequence");
+  launch(stream, Fill<float>{.x = dense(state.data(), 1, state.size()), .value = 0});
+  const Index vocabulary = runner.config().vocab_size;
+  std::vector<float> rows_on_host(static_cast<std::size_t>(kLogitRows * vocabulary));
   const std::size_t piece = path == LogitsPath::Recurrent ? 1 : kPiece;
   for (std::size_t first = 0; first < tokens.size(); first += piece) {
     arena.release();
@@ -154,17 +178,24 @@ void all_logits(const Runner& runner, Capacity capacity, Stream& stream, std::sp
                     .capacity = capacity,
                     .sequences = 1,
                     .length = static_cast<Index>(part.size())};
-    const auto hidden =
-        model.extend(pass, weights, {part.data(), pass.length},
-                     dense(state.data(), 1, static_cast<Index>(state.size())), {{&position, 1}, {&position, 1}});
-    for (Index row = 0; row < hidden.rows; row += kLogitRows) {
-      const auto mark = arena.mark();
-      const Index rows = std::min(kLogitRows, hidden.rows - row);
-      const auto logits = arena.matrix<float>(rows, runner.config().vocab_size);
-      model.head(pass, weights, hidden.middle(row, rows), logits);
-      take(position + row, logits);
-      arena.release(mark);
-    }
+    const auto ids = arena.vector<std::int32_t>(pass.length);
+    const auto device_position = arena.vector<Index>(1);
+    upload(stream, part, ids);
+    upload(stream, {&position, 1}, device_position);
+    runner.with(stream, [&](const auto& model, const auto& weights) {
+      const auto hidden =
+          model.extend(pass, weights, ids, dense(state.data(), 1, state.size()), {{&position, 1}, device_position});
+      for (Index row = 0; row < hidden.rows; row += kLogitRows) {
+        const auto mark = arena.mark();
+        const Index rows = std::min(kLogitRows, hidden.rows - row);
+        const auto logits = arena.matrix<float>(rows, vocabulary);
+        model.head(pass, weights, hidden.middle(row, rows), logits);
+        const auto host = std::span(rows_on_host).first(static_cast<std::size_t>(rows * vocabulary));
+        download(stream, Vector<float>{logits.data, rows * vocabulary}, host);
+        take(position + row, dense<const float>(host.data(), rows, vocabulary));
+        arena.release(mark);
+      }
+    });
   }
 }
 

@@ -6,31 +6,9 @@
 #include <string>
 #include <vector>
 
-#include "essh/model/model.h"
-#include "essh/store/model_folder.h"
+#include "essh/decode/runner.h"
 
 namespace essh {
-
-// A model in memory, ready to run at any of its capacities. Shared by sessions; never changes.
-class Runner {
- public:
-  Runner(LoadedModel model, std::string hash);
-  // Reads the folder and takes its hash.
-  static Runner open(const std::filesystem::path& folder, NonFinite policy = NonFinite::Refuse);
-
-  const ModelConfig& config() const { return loaded_.config; }
-  const Model<float>& model() const { return model_; }
-  Weights<float> weights() const { return loaded_.parameters.weights(); }
-  const Parameters<float>& parameters() const { return loaded_.parameters; }
-  const std::string& hash() const { return hash_; }
-  // Tokens from outside: an id outside the vocabulary is an error that names its place.
-  void check_tokens(std::span<const std::int32_t> tokens, std::string_view place) const;
-
- private:
-  LoadedModel loaded_;
-  Model<float> model_;
-  std::string hash_;
-};
 
 // One sequence being decoded: a recurrent state of fixed size and the logits after its last token.
 class Session {
@@ -45,8 +23,9 @@ class Session {
   // Tokens fed so far.
   Index position() const { return position_; }
   const Tier& tier() const { return tier_; }
-  std::size_t state_bytes() const { return state_.size() * sizeof(float); }
-  std::span<const float> state() const { return state_; }
+  std::size_t state_bytes() const { return state_.bytes(); }
+  // A copy on the host.
+  std::vector<float> state() const;
   void reset();
 
   // The state with its model's hash, capacity, position and last logits. A file of another model or tier, or a damaged
@@ -56,12 +35,19 @@ class Session {
 
  private:
   void extend(std::span<const std::int32_t> tokens, bool last);
+  void step(std::int32_t token);
+  void fetch_logits();
 
   const Runner& runner_;
   Tier tier_;
   Stream& stream_;
   Arena arena_;
-  std::vector<float> state_;
+  Array<float> state_;
+  // Operands of a step, always in the same place.
+  Array<std::int32_t> token_;
+  Array<Index> device_position_;
+  Array<float> device_logits_;
+  Recording step_;
   std::vector<float> logits_;
   Index position_ = 0;
 };

@@ -18,11 +18,45 @@ void Stream::wait() {
 #endif
 }
 
+std::string Stream::description() {
+#if ESSH_WITH_CUDA
+  if (auto* gpu = cuda()) return gpu->description();
+#endif
+  return fmt::format("CPU, {} threads", cpu()->pool().threads());
+}
+
+std::map<std::string, std::string>& Stream::choices() {
+#if ESSH_WITH_CUDA
+  if (auto* gpu = cuda()) return gpu->choices();
+#endif
+  return nothing_;
+}
+
 cuda::Stream* Stream::cuda() {
 #if ESSH_WITH_CUDA
   return device_.index() == 1 ? std::get<1>(device_).get() : nullptr;
 #else
   return nullptr;
+#endif
+}
+
+bool Recording::replay(Stream& stream) {
+  if (!graph_) return false;
+#if ESSH_WITH_CUDA
+  static_cast<cuda::Graph*>(graph_.get())->replay(*stream.cuda());
+#else
+  static_cast<void>(stream);
+#endif
+  return true;
+}
+
+void Recording::record(Stream& stream, const std::function<void()>& body) {
+#if ESSH_WITH_CUDA
+  graph_ = std::make_shared<cuda::Graph>(*stream.cuda(), body);
+  replay(stream);
+#else
+  static_cast<void>(stream);
+  body();
 #endif
 }
 

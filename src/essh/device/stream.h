@@ -1,4 +1,6 @@
 #pragma once
+#include <functional>
+#include <map>
 #include <memory>
 #include <span>
 #include <variant>
@@ -59,6 +61,11 @@ class Stream {
   // Returns when everything launched so far has run.
   void wait();
 
+  // "NVIDIA H200 (sm_90, CUDA 13.0)" or "CPU, 2 threads".
+  std::string description();
+  // What was tuned on this device, by name; see cuda::Stream. Nothing on the CPU.
+  std::map<std::string, std::string>& choices();
+
   // The stream of one device, for what only that device has; null on the other.
   cpu::Stream* cpu() {
     return device_.index() == 0 ? std::get<0>(device_).get() : nullptr;
@@ -66,6 +73,7 @@ class Stream {
   cuda::Stream* cuda();
 
  private:
+  std::map<std::string, std::string> nothing_;
 #if ESSH_WITH_CUDA
   std::variant<std::unique_ptr<cpu::Stream>, std::unique_ptr<cuda::Stream>> device_;
 #else
@@ -77,6 +85,34 @@ template <class Kernel>
 void launch(Stream& stream, const Kernel& kernel) {
   stream.launch(kernel);
 }
+
+// Launches that are made again and again with the same operands: on CUDA recorded after they have run twice, and
+// replayed from then on; on the CPU just run.
+class Recording {
+ public:
+  template <class Body>
+  void run(Stream& stream, const Body& body) {
+    if (replay(stream)) return;
+    if (stream.device() == Device::Cuda && ++runs_ > kEager)
+      record(stream, body);
+    else
+      body();
+  }
+  // What the operands were no longer holds.
+  void forget() {
+    graph_.reset();
+    runs_ = 0;
+  }
+
+ private:
+  // Memory is taken and products are tuned in runs of their own.
+  static constexpr int kEager = 2;
+  bool replay(Stream& stream);
+  void record(Stream& stream, const std::function<void()>& body);
+
+  std::shared_ptr<void> graph_;
+  int runs_ = 0;
+};
 
 // Elements from the host to a device view of the same size, and back.
 template <class T>

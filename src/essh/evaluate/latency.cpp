@@ -62,7 +62,7 @@ TierLatency measure_latency(const Runner& runner, const Tier& tier, Stream& stre
   ESSH_ASSERT(options.depth > 0 && options.steps > 0 && options.prompts > 0);
   TierLatency result;
   const auto before = resident_memory();
-  const Runner alone(slice_model(runner, tier.capacity), runner.hash());
+  const Runner alone(slice_model(runner, tier.capacity), runner.hash(), runner.precision());
   Session session(alone, {tier.name, tier.budget, full_capacity(alone.config())}, stream);
   const auto prompt = random_prompt(options.depth, alone.config().vocab_size);
 
@@ -85,7 +85,7 @@ TierLatency measure_latency(const Runner& runner, const Tier& tier, Stream& stre
   result.decode_ms_low = quantile(times, 0.1);
   result.decode_ms_high = quantile(times, 0.9);
   result.prefill_rate = quantile(rates, 0.5);
-  result.weight_bytes = static_cast<std::uint64_t>(alone.parameters().layout().size()) * sizeof(float);
+  result.weight_bytes = alone.weight_bytes(stream);
   result.session_bytes = session.state_bytes();
   const auto after = resident_memory();
   result.resident_bytes = after > before ? after - before : 0;

@@ -33,23 +33,29 @@ struct Windows {
 // Sum of the losses of a batch of windows.
 double loss_of(const Runner& runner, const Pass& pass, const Windows& windows) {
   pass.arena.release();
-  const auto weights = runner.weights();
-  const auto hidden = runner.model().forward(
-      pass, weights, {windows.inputs.data(), static_cast<Index>(windows.inputs.size())}, nullptr);
-  const Index vocabulary = runner.config().vocab_size;
-  const Index chunk = std::min(hidden.rows, std::max<Index>(16, kLogits / vocabulary));
-  const auto logits = pass.arena.matrix<float>(chunk, vocabulary);
-  const auto loss = pass.arena.vector<float>(chunk);
+  const Index tokens = pass.tokens();
+  const auto inputs = pass.arena.vector<TokenId>(tokens), targets = pass.arena.vector<TokenId>(tokens);
+  upload(pass.stream, windows.inputs, inputs);
+  upload(pass.stream, windows.targets, targets);
+  const auto loss = pass.arena.vector<float>(tokens);
+  runner.with(pass.stream, [&](const auto& model, const auto& weights) {
+    const auto hidden = model.forward(pass, weights, inputs, nullptr);
+    const Index vocabulary = runner.config().vocab_size;
+    const Index chunk = std::min(hidden.rows, std::max<Index>(16, kLogits / vocabulary));
+    const auto logits = pass.arena.template matrix<float>(chunk, vocabulary);
+    for (Index row = 0; row < hidden.rows; row += chunk) {
+      const Index rows = std::min(chunk, hidden.rows - row);
+      model.head(pass, weights, hidden.middle(row, rows), logits.top(rows));
+      launch(pass.stream, CrossEntropy<float>{.logits = logits.top(rows),
+                                              .targets = {targets.data + row, rows},
+                                              .loss = {loss.data + row, rows},
+                                              .d_logits = {}});
+    }
+  });
+  std::vector<float> losses(static_cast<std::size_t>(tokens));
+  download(pass.stream, loss, losses);
   double sum = 0;
-  for (Index row = 0; row < hidden.rows; row += chunk) {
-    const Index rows = std::min(chunk, hidden.rows - row);
-    runner.model().head(pass, weights, hidden.middle(row, rows), logits.top(rows));
-    launch(pass.stream, CrossEntropy<float>{.logits = logits.top(rows),
-                                            .targets = {windows.targets.data() + row, rows},
-                                            .loss = loss.first(rows),
-                                            .d_logits = {}});
-    for (Index r = 0; r < rows; ++r) sum += static_cast<double>(loss[r]);
-  }
+  for (const float one : losses) sum += static_cast<double>(one);
   return sum;
 }
 

@@ -1,0 +1,62 @@
+#include "apps/essh/device_options.h"
+
+#include <cstdlib>
+#include <filesystem>
+
+#include "essh/base/file.h"
+#include "essh/base/json.h"
+#include "essh/base/log.h"
+
+namespace essh::verbs {
+namespace fs = std::filesystem;
+namespace {
+
+// $XDG_CACHE_HOME/essh or ~/.cache/essh; empty without a home.
+fs::path cache_folder() {
+  if (const char* cache = std::getenv("XDG_CACHE_HOME"); cache && *cache) return fs::path(cache) / "essh";
+  if (const char* home = std::getenv("HOME"); home && *home) return fs::path(home) / ".cache" / "essh";
+  return {};
+}
+
+std::string file_name(const std::string& description) {
+  std::string name = "tuned";
+  for (const char c : description) name += std::isalnum(static_cast<unsigned char>(c)) ? c : '-';
+  return name + ".json";
+}
+
+}  // namespace
+
+void DeviceOptions::add_to(CLI::App& verb) {
+  verb.add_option("--device", device, "cpu, cuda, cuda:N, or auto: a GPU when there is one");
+  verb.add_option("--precision", precision, "auto (bf16 on CUDA, float32 on the CPU), float32, bf16");
+  verb.add_option("--threads", threads, "cores to use (all by default)")->check(CLI::Range(1, 4096));
+}
+
+OpenDevice::OpenDevice(const DeviceOptions& options)
+    : stream(open_stream(parse_device(options.device), options.threads > 0 ? options.threads : available_cores())) {
+  const auto folder = cache_folder();
+  if (stream.device() == Device::Cpu || folder.empty()) return;
+  file_ = (folder / file_name(stream.description())).string();
+  if (!fs::exists(file_)) return;
+  try {
+    const auto kept = parse_json(read_text(file_, 16u << 20), file_);
+    for (const auto& [name, choice] : kept.items()) stream.choices()[name] = choice.get<std::string>();
+  } catch (const std::exception& error) {
+    log::warn("{}: not usable, tuning again ({})", file_, error.what());
+  }
+  known_ = stream.choices().size();
+}
+
+OpenDevice::~OpenDevice() {
+  if (file_.empty() || stream.choices().size() == known_) return;
+  try {
+    Json kept = Json::object();
+    for (const auto& [name, choice] : stream.choices()) kept[name] = choice;
+    make_folder(fs::path(file_).parent_path());
+    write_durably(file_, to_text(kept, 1));
+  } catch (const std::exception& error) {
+    log::warn("{}: tuned choices could not be kept ({})", file_, error.what());
+  }
+}
+
+}  // namespace essh::verbs

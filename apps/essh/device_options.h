@@ -1,0 +1,36 @@
+#pragma once
+#include <CLI/CLI.hpp>
+#include <string>
+
+#include "essh/decode/runner.h"
+#include "essh/device/stream.h"
+
+namespace essh::verbs {
+
+// --device, --precision and --threads of a verb.
+struct DeviceOptions {
+  std::string device = "auto";
+  std::string precision = "auto";
+  int threads = 0;
+
+  void add_to(CLI::App& verb);
+  Precision chosen_precision() const { return parse_precision(precision); }
+};
+
+// The stream that the options ask for. What is tuned on a GPU is read from and kept in the user's cache folder, so that
+// every run on one machine makes the same choices and gives the same bits.
+class OpenDevice {
+ public:
+  explicit OpenDevice(const DeviceOptions& options);
+  ~OpenDevice();
+  OpenDevice(const OpenDevice&) = delete;
+  OpenDevice& operator=(const OpenDevice&) = delete;
+
+  Stream stream;
+
+ private:
+  std::string file_;
+  std::size_t known_ = 0;
+};
+
+}  // namespace essh::verbs
