@@ -10,6 +10,7 @@ template <class W>
 struct AdamW {
   Vector<W> weight, first, second;  // (in, out)
   Vector<const W> gradient;
+  Vector<BFloat16> rounded;  // (=) the new weight rounded to nearest even; may be empty
   double rate, beta1, beta2, eps, decay, clip;
   Index step;  // from 1
 };

@@ -18,6 +18,8 @@ void run(cpu::Stream& stream, const AdamW<W>& op) {
       const W second = op.second[i] = beta2 * op.second[i] + (W(1) - beta2) * g * g;
       op.weight[i] -= rate * (first * first_scale) / (std::sqrt(second * second_scale) + eps) + decay * op.weight[i];
     }
+    if (op.rounded.empty()) return;
+    for (Index i = begin; i < end; ++i) op.rounded[i] = BFloat16(static_cast<float>(op.weight[i]));
   });
 }
 
