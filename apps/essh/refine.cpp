@@ -7,7 +7,7 @@ namespace essh::verbs {
 namespace {
 
 struct Options {
-  std::string run;
+  std::string run, device = "auto";
   std::vector<std::string> settings;
   RunOptions options;
 };
@@ -23,8 +23,12 @@ void add_refine(CLI::App& app) {
   verb->add_option("--stop-after", o->options.stop_after, "save and stop after this many steps")
       ->check(CLI::NonNegativeNumber);
   verb->add_option("--threads", o->options.threads, "cores to use (all by default)")->check(CLI::Range(1, 4096));
+  verb->add_option("--device", o->device, "cpu, cuda, cuda:N, or auto: a GPU when there is one");
   verb->footer("Example: essh refine runs/tiny");
-  verb->callback([o] { run_refinement(o->run, o->settings, o->options); });
+  verb->callback([o] {
+    o->options.device = parse_device(o->device);
+    run_refinement(o->run, o->settings, o->options);
+  });
 }
 
 }  // namespace essh::verbs

@@ -10,7 +10,7 @@ namespace essh::verbs {
 namespace {
 
 struct Options {
-  std::string recipe, out, data;
+  std::string recipe, out, data, device = "auto";
   std::vector<std::string> settings;
   RunOptions run;
   bool dry_run = false, json = false;
@@ -41,7 +41,8 @@ void print_estimate(const RunEstimate& e, bool json) {
              format_count(e.peak_flops));
 }
 
-void run(const Options& o) {
+void run(Options& o) {
+  o.run.device = parse_device(o.device);
   auto settings = o.settings;
   if (!o.data.empty()) settings.push_back("data.path=" + to_text(Json(o.data)));
   const auto recipe = load_recipe(o.recipe, settings);
@@ -68,6 +69,7 @@ void add_train(CLI::App& app) {
   verb->add_option("--stop-after", o->run.stop_after, "save and stop after this many steps, as a signal would")
       ->check(CLI::NonNegativeNumber);
   verb->add_option("--threads", o->run.threads, "cores to use (all by default)")->check(CLI::Range(1, 4096));
+  verb->add_option("--device", o->device, "cpu, cuda, cuda:N, or auto: a GPU when there is one");
   verb->add_flag("--dry-run", o->dry_run, "print parameters, memory, FLOPs and the expected time, then stop");
   verb->add_flag("--json", o->json, "print JSON (with --dry-run)");
   verb->footer(

@@ -2,7 +2,6 @@
 
 #include <gtest/gtest.h>
 
-#include <array>
 #include <cmath>
 
 #include "tests/model/small_model.h"
@@ -45,9 +44,14 @@ TEST(Ordering, KeepsTheFunctionAndMovesEverythingOfAUnit) {
     return logits_of(wide, config);
   };
   const auto logits_before = in_double();
-  const std::array<std::span<float>, 2> companions = {first, second};
-  order_units(parameters.layout(), {parameters.data(), size}, companions,
-              dense(squares.data(), config.num_hidden_layers, config.intermediate_size));
+  auto stream = cpu_stream(2);
+  Arena arena(Device::Cpu);
+  const auto& layout = parameters.layout();
+  const auto by_layer = dense(squares.data(), config.num_hidden_layers, config.intermediate_size);
+  const auto order = importance_order(stream, arena, layout, {parameters.data(), layout.size()}, by_layer);
+  for (float* values : {parameters.data(), first.data(), second.data()})
+    order_units(stream, arena, layout, order, {values, layout.size()});
+  order_units(order, by_layer);
   const auto logits_after = in_double();
   for (std::size_t i = 0; i < logits_before.size(); ++i) EXPECT_NEAR(logits_after[i], logits_before[i], 1e-12);
 

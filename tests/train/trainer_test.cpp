@@ -78,8 +78,8 @@ struct TrainerTest : ::testing::Test {
           data(r.data.path),
           config(recipe_config(r, data.vocab_size(), data.eos_id())),
           stream(cpu_stream(threads)) {}
-    std::unique_ptr<Trainer> trainer() {
-      auto made = std::make_unique<Trainer>(Stage::Pretraining, recipe, config, data, stream);
+    std::unique_ptr<Trainer<float>> trainer() {
+      auto made = std::make_unique<Trainer<float>>(Stage::Pretraining, recipe, config, data, stream);
       Parameters<float> weights(config);
       initialise(weights, config, recipe.run.seed);
       made->start(weights);
@@ -114,7 +114,7 @@ TEST_F(TrainerTest, StoppingAndResumingChangesNoBit) {
 TEST_F(TrainerTest, LossFallsAtEveryTierAndRefinementGoesOn) {
   const auto settings = recipe({"run.steps=60", "optimizer.rate=6e-3"});
   const auto run = folder / "run";
-  run_training(settings, run, {.stop_after = 0, .threads = 2});
+  run_training(settings, run, {.threads = 2});
   Setup setup(settings, 2);
   auto fresh = setup.trainer();
   const auto before = fresh->validate();
@@ -122,14 +122,14 @@ TEST_F(TrainerTest, LossFallsAtEveryTierAndRefinementGoesOn) {
   fresh->start(trained);
   const auto after = fresh->validate();
   for (const auto& [tier, loss] : before) EXPECT_LT(after.at(tier), loss - 1.0) << tier;
-  run_refinement(run, {}, {.stop_after = 0, .threads = 2});
+  run_refinement(run, {}, {.threads = 2});
   EXPECT_TRUE(fs::exists(run / "refined" / "model.safetensors"));
   EXPECT_EQ(model_of_run(run), run / "refined");
 }
 
 TEST_F(TrainerTest, AnInterruptedRunFolderEndsWithTheSameModel) {
   const auto settings = recipe();
-  run_training(settings, folder / "whole", {.stop_after = 0, .threads = 2});
+  run_training(settings, folder / "whole", {.threads = 2});
   for (int piece = 0;; ++piece) {
     ASSERT_LT(piece, 10);
     try {
@@ -198,22 +198,22 @@ TEST_F(TrainerTest, OtherDataOrAnotherRecipeIsRefused) {
   auto snapshot = trainer->snapshot();
   snapshot.data = "other";
   EXPECT_THROW(trainer->resume(snapshot), Error);
-  run_training(recipe({"run.steps=4"}), folder / "run", {.stop_after = 0, .threads = 1});
-  EXPECT_THROW(run_training(recipe({"run.steps=5"}), folder / "run", {.stop_after = 0, .threads = 1}), Error);
+  run_training(recipe({"run.steps=4"}), folder / "run", {.threads = 1});
+  EXPECT_THROW(run_training(recipe({"run.steps=5"}), folder / "run", {.threads = 1}), Error);
 }
 
 TEST_F(TrainerTest, AblationsKeepWhatTheyFreeze) {
   Setup setup(recipe({"model.clock=fixed", "model.gates=neutral"}), 1);
   auto trainer = setup.trainer();
   for (int i = 0; i < 3; ++i) trainer->step();
-  const auto& layout = trainer->parameters().layout();
+  const auto parameters = trainer->parameters();
+  const auto& layout = parameters.layout();
   for (const char* name :
        {"mixer.clock_proj.weight", "mixer.write_proj.weight", "mixer.read_proj.weight", "mixer.write_proj.bias"}) {
-    for (const float x : trainer->parameters().tensor(layout.find(0, name))) EXPECT_EQ(x, 0.0f) << name;
+    for (const float x : parameters.tensor(layout.find(0, name))) EXPECT_EQ(x, 0.0f) << name;
   }
   bool moved = false;
-  for (const float x : trainer->parameters().tensor(layout.find(0, "mixer.clock_proj.bias")))
-    moved = moved || x != -3.0f;
+  for (const float x : parameters.tensor(layout.find(0, "mixer.clock_proj.bias"))) moved = moved || x != -3.0f;
   EXPECT_TRUE(moved) << "the clock's bias learns";
 }
 

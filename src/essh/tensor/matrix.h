@@ -34,6 +34,7 @@ struct Vector {
   constexpr T& operator[](Index i) const { return data[i]; }
   constexpr bool empty() const { return data == nullptr; }
   constexpr Vector first(Index count) const { return {data, count}; }
+  constexpr Vector middle(Index begin, Index count) const { return {data + begin, count}; }
   constexpr operator Vector<const T>() const requires(!std::is_const_v<T>) { return {data, size}; }
 };
 

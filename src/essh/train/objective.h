@@ -3,7 +3,7 @@
 
 namespace essh {
 
-// Tokens of some sequences: row after row of inputs, and for each the token that follows.
+// Tokens of some sequences in host memory: row after row of inputs, and for each the token that follows.
 struct TokenRows {
   Index sequences = 0;
   Index length = 0;
@@ -13,18 +13,15 @@ struct TokenRows {
   Index tokens() const { return sequences * length; }
 };
 
-// Sums over tokens, to be divided by their number.
-struct LossSums {
-  double label = 0;
-  double divergence = 0;
-  Index tokens = 0;
-};
+// Sums over tokens on the device, which only grow: label losses, divergences, tokens that count (as LossSum adds them).
+inline constexpr Index kLossTotals = 3;
 
 // A fixed model to learn from. Its hidden states for the same tokens are computed once and kept.
+template <class T>
 struct Teacher {
-  const Model<float>* model = nullptr;
-  Weights<float> weights{};
-  Matrix<const float> hidden{};
+  const Model<T>* model = nullptr;
+  Weights<T> weights{};
+  Matrix<const T> hidden{};
 };
 
 // What one micro-batch counts: label * CE + kl * KL + tv * TV, all times `scale`.
@@ -35,22 +32,25 @@ struct ObjectiveWeights {
 };
 
 // Forward and backward passes over micro-batches. Logits are held for `loss_rows` positions at a time, never all (0:
-// all).
+// all). Nothing waits for the device.
+template <class T>
 class Objective {
  public:
-  Objective(const Model<float>& model, Stream& stream, Index loss_rows);
+  Objective(const Model<T>& model, Stream& stream, Index loss_rows);
 
-  // Adds the gradient of one micro-batch at a capacity. With a teacher, its divergence counts too. When `squares` is
-  // given (layers x units), the squared activations of the feed-forwards are added to it. Memory of `hidden` below
-  // stays valid until release().
-  LossSums learn(const Weights<float>& weights, const Gradients<float>& gradients, const TokenRows& rows,
-                 Capacity capacity, const ObjectiveWeights& counts, const Teacher* teacher, Matrix<double> squares,
-                 Matrix<const float>* hidden = nullptr);
+  // Adds the gradient of one micro-batch at a capacity, and its losses to `totals`. With a teacher, its divergence
+  // counts too. When `squares` is given (layers x units), the squared activations of the feed-forwards are added to it.
+  // Memory of `hidden` below stays valid until release().
+  void learn(const Weights<T>& weights, const Gradients<T>& gradients, const TokenRows& rows, Capacity capacity,
+             const ObjectiveWeights& counts, const Teacher<T>* teacher, Matrix<double> squares, Vector<double> totals,
+             Matrix<const T>* hidden = nullptr);
   // Hidden states of a model without a tape, kept until release().
-  Matrix<const float> observe(const Model<float>& model, const Weights<float>& weights, const TokenRows& rows,
-                              Capacity capacity);
-  // Label losses alone.
-  LossSums score(const Weights<float>& weights, const TokenRows& rows, Capacity capacity);
+  Matrix<const T> observe(const Model<T>& model, const Weights<T>& weights, const TokenRows& rows, Capacity capacity);
+  // Label losses alone, added to `totals`.
+  void score(const Weights<T>& weights, const TokenRows& rows, Capacity capacity, Vector<double> totals);
+
+  // Scratch between the passes.
+  Arena& arena() { return arena_; }
   void release() { arena_.release(); }
   std::size_t memory() const { return arena_.capacity(); }
 
@@ -58,9 +58,10 @@ class Objective {
   Pass pass_over(const TokenRows& rows, Capacity capacity) {
     return {stream_, arena_, capacity, rows.sequences, rows.length};
   }
+  Vector<const std::int32_t> on_device(const std::vector<std::int32_t>& tokens);
   Index chunk_rows(Index tokens) const { return loss_rows_ > 0 ? std::min(loss_rows_, tokens) : tokens; }
 
-  const Model<float>& model_;
+  const Model<T>& model_;
   Stream& stream_;
   Arena arena_;
   Index loss_rows_;

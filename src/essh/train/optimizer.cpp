@@ -1,58 +1,59 @@
 #include "essh/train/optimizer.h"
 
-#include <algorithm>
-#include <cmath>
-
 #include "essh/kernels/adamw.h"
+#include "essh/kernels/clear.h"
+#include "essh/kernels/square_sum.h"
 
 namespace essh {
 
 Optimizer::Optimizer(const ParameterLayout& layout, const OptimizerRecipe& recipe, DecayGroups groups,
-                     std::vector<bool> frozen)
-    : layout_(layout),
-      recipe_(recipe),
-      groups_(groups),
-      frozen_(std::move(frozen)),
-      first_(static_cast<std::size_t>(layout.size())),
-      second_(static_cast<std::size_t>(layout.size())) {}
-
-double Optimizer::norm(std::span<const float> gradient) const {
-  double total = 0;
-  for (std::size_t tensor = 0; tensor < layout_.tensors().size(); ++tensor) {
-    if (frozen_[tensor]) continue;
-    const auto& spec = layout_.tensors()[tensor];
-    const float* values = gradient.data() + layout_.offset(tensor);
-    // Short float sums inside long double ones: fast, and no square is lost.
-    constexpr Index kPiece = 256;
-    for (Index first = 0; first < spec.rows * spec.cols; first += kPiece) {
-      float sum = 0;
-      for (Index i = first; i < std::min(first + kPiece, spec.rows * spec.cols); ++i) sum += values[i] * values[i];
-      total += static_cast<double>(sum);
-    }
+                     const std::vector<bool>& frozen, Stream& stream)
+    : recipe_(recipe),
+      stream_(stream),
+      first_(stream.device(), layout.size(), "first moments"),
+      second_(stream.device(), layout.size(), "second moments") {
+  clear(stream, first());
+  clear(stream, second());
+  for (std::size_t tensor = 0; tensor < layout.tensors().size(); ++tensor) {
+    if (frozen[tensor]) continue;
+    const auto& spec = layout.tensors()[tensor];
+    const bool decays =
+        groups == DecayGroups::Refinement ? spec.rank >= 2 : spec.role == Role::Matrix || spec.role == Role::ZeroLag;
+    const Index begin = layout.offset(tensor),
+                end = tensor + 1 < layout.tensors().size() ? layout.offset(tensor + 1) : layout.size();
+    if (!runs_.empty() && runs_.back().end == begin && runs_.back().decays == decays)
+      runs_.back().end = end;
+    else
+      runs_.push_back({begin, end, decays});
   }
-  return std::sqrt(total);
 }
 
-void Optimizer::step(Stream& stream, std::span<float> weights, std::span<const float> gradient, double rate,
+void Optimizer::add_squares(Vector<const float> gradient, double* sum) {
+  for (std::size_t i = 0; i < runs_.size();) {
+    const Index begin = runs_[i].begin;
+    Index end = runs_[i].end;
+    while (++i < runs_.size() && runs_[i].begin == end) end = runs_[i].end;
+    launch(stream_, SquareSum<float>{.x = gradient.middle(begin, end - begin), .sum = sum});
+  }
+}
+
+void Optimizer::step(Vector<float> weights, Vector<BFloat16> rounded, Vector<const float> gradient, double rate,
                      double clip) {
   ++steps_;
-  for (std::size_t tensor = 0; tensor < layout_.tensors().size(); ++tensor) {
-    if (frozen_[tensor]) continue;
-    const auto& spec = layout_.tensors()[tensor];
-    const Index offset = layout_.offset(tensor), size = spec.rows * spec.cols;
-    const bool decays =
-        groups_ == DecayGroups::Refinement ? spec.rank >= 2 : spec.role == Role::Matrix || spec.role == Role::ZeroLag;
-    launch(stream, AdamW<float>{.weight = {weights.data() + offset, size},
-                                .first = {first_.data() + offset, size},
-                                .second = {second_.data() + offset, size},
-                                .gradient = {gradient.data() + offset, size},
-                                .rate = rate,
-                                .beta1 = recipe_.beta1,
-                                .beta2 = recipe_.beta2,
-                                .eps = recipe_.eps,
-                                .decay = decays ? recipe_.weight_decay : 0,
-                                .clip = clip,
-                                .step = steps_});
+  for (const auto& run : runs_) {
+    const auto part = [&](auto whole) { return whole.empty() ? whole : whole.middle(run.begin, run.end - run.begin); };
+    launch(stream_, AdamW<float>{.weight = part(weights),
+                                 .first = part(first()),
+                                 .second = part(second()),
+                                 .gradient = part(gradient),
+                                 .rounded = part(rounded),
+                                 .rate = rate,
+                                 .beta1 = recipe_.beta1,
+                                 .beta2 = recipe_.beta2,
+                                 .eps = recipe_.eps,
+                                 .decay = run.decays ? recipe_.weight_decay : 0,
+                                 .clip = clip,
+                                 .step = steps_});
   }
 }
 

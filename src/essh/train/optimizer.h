@@ -11,29 +11,33 @@ namespace essh {
 // dimensions.
 enum class DecayGroups { Pretraining, Refinement };
 
-// AdamW over the flat array of parameters. Frozen tensors keep their values and moments.
+// AdamW over the flat array of parameters on a device. Frozen tensors keep their values and moments.
 class Optimizer {
  public:
-  Optimizer(const ParameterLayout& layout, const OptimizerRecipe& recipe, DecayGroups groups, std::vector<bool> frozen);
+  Optimizer(const ParameterLayout& layout, const OptimizerRecipe& recipe, DecayGroups groups,
+            const std::vector<bool>& frozen, Stream& stream);
 
-  // Norm of the gradient over the tensors that learn; does not depend on the number of threads.
-  double norm(std::span<const float> gradient) const;
-  // One step at a learning rate, the gradient multiplied by `clip`.
-  void step(Stream& stream, std::span<float> weights, std::span<const float> gradient, double rate, double clip);
+  // sum += squares of the gradient over the tensors that learn.
+  void add_squares(Vector<const float> gradient, double* sum);
+  // One step at a learning rate, the gradient multiplied by `clip`. `rounded` (may be empty) follows the weights.
+  void step(Vector<float> weights, Vector<BFloat16> rounded, Vector<const float> gradient, double rate, double clip);
 
-  std::span<float> first() { return first_; }
-  std::span<float> second() { return second_; }
-  std::span<const float> first() const { return first_; }
-  std::span<const float> second() const { return second_; }
+  Vector<float> first() const { return first_.view(); }
+  Vector<float> second() const { return second_.view(); }
   Index steps() const { return steps_; }
   void set_steps(Index steps) { steps_ = steps; }
 
  private:
-  const ParameterLayout& layout_;
+  // Neighbouring tensors that are treated alike, and the gaps between them, which hold zeros.
+  struct Run {
+    Index begin, end;
+    bool decays;
+  };
+
   OptimizerRecipe recipe_;
-  DecayGroups groups_;
-  std::vector<bool> frozen_;
-  std::vector<float> first_, second_;
+  std::vector<Run> runs_;
+  Stream& stream_;
+  Array<float> first_, second_;
   Index steps_ = 0;
 };
 

@@ -3,58 +3,66 @@
 #include <algorithm>
 #include <numeric>
 
-namespace essh {
-namespace {
+#include "essh/kernels/clear.h"
+#include "essh/kernels/column_squares.h"
+#include "essh/kernels/copy.h"
+#include "essh/kernels/permute.h"
 
-void permute_rows(Matrix<float> m, const std::vector<Index>& order) {
-  std::vector<float> sorted;
-  sorted.reserve(static_cast<std::size_t>(m.rows * m.cols));
-  for (const Index from : order) sorted.insert(sorted.end(), m.row(from), m.row(from) + m.cols);
-  std::copy(sorted.begin(), sorted.end(), m.data);
+namespace essh {
+
+UnitOrder importance_order(Stream& stream, Arena& arena, const ParameterLayout& layout, Vector<const float> weights,
+                           Matrix<const double> squares) {
+  const auto mark = arena.mark();
+  const auto norms = arena.vector<double>(squares.rows * squares.cols);
+  clear(stream, norms);
+  for (Index layer = 0; layer < squares.rows; ++layer) {
+    const auto down = layout.find(layer, "mlp.down_proj.weight");
+    const auto& spec = layout.tensors()[down];
+    launch(stream, ColumnSquares<float>{.x = dense(weights.data + layout.offset(down), spec.rows, spec.cols),
+                                        .sums = norms.middle(layer * squares.cols, squares.cols)});
+  }
+  std::vector<double> importance(static_cast<std::size_t>(norms.size));
+  download(stream, norms, importance);
+  arena.release(mark);
+
+  UnitOrder orders;
+  for (Index layer = 0; layer < squares.rows; ++layer) {
+    double* scores = importance.data() + layer * squares.cols;
+    for (Index unit = 0; unit < squares.cols; ++unit) scores[unit] *= squares(layer, unit);
+    auto& order = orders.emplace_back(static_cast<std::size_t>(squares.cols));
+    std::iota(order.begin(), order.end(), 0);
+    std::stable_sort(order.begin(), order.end(), [&](auto a, auto b) { return scores[a] > scores[b]; });
+  }
+  return orders;
 }
 
-void permute_columns(Matrix<float> m, const std::vector<Index>& order) {
-  std::vector<float> sorted(order.size());
-  for (Index r = 0; r < m.rows; ++r) {
-    for (std::size_t c = 0; c < order.size(); ++c) sorted[c] = m(r, order[c]);
-    std::copy(sorted.begin(), sorted.end(), m.row(r));
+void order_units(Stream& stream, Arena& arena, const ParameterLayout& layout, const UnitOrder& order,
+                 Vector<float> values) {
+  for (std::size_t tensor = 0; tensor < layout.tensors().size(); ++tensor) {
+    const auto& spec = layout.tensors()[tensor];
+    const bool rows = spec.row_axis.elastic == Elastic::Ffn;
+    if (!rows && spec.col_axis.elastic != Elastic::Ffn) continue;
+    const auto mark = arena.mark();
+    const auto& layer_order = order[static_cast<std::size_t>(spec.layer)];
+    const auto indices = arena.vector<std::int32_t>(static_cast<Index>(layer_order.size()));
+    upload(stream, layer_order, indices);
+    const auto whole = dense(values.data + layout.offset(tensor), spec.rows, spec.cols);
+    const auto sorted = arena.matrix<float>(spec.rows, spec.cols);
+    if (rows)
+      launch(stream, PermuteRows<float>{.from = whole, .order = indices, .to = sorted});
+    else
+      launch(stream, PermuteColumns<float>{.from = whole, .order = indices, .to = sorted});
+    launch(stream, Copy<float>{.from = sorted, .to = whole});
+    arena.release(mark);
   }
 }
 
-}  // namespace
-
-void order_units(const ParameterLayout& layout, std::span<float> weights, std::span<const std::span<float>> companions,
-                 Matrix<double> squares) {
-  for (Index layer = 0; layer < squares.rows; ++layer) {
-    const auto gate = layout.find(layer, "mlp.gate_proj.weight"), up = layout.find(layer, "mlp.up_proj.weight"),
-               down = layout.find(layer, "mlp.down_proj.weight");
-    const auto view = [&](std::span<float> flat, std::size_t tensor) {
-      return dense(flat.data() + layout.offset(tensor), layout.tensors()[tensor].rows, layout.tensors()[tensor].cols);
-    };
-    const auto columns = view(weights, down);
-    std::vector<double> importance(static_cast<std::size_t>(squares.cols), 0.0);
-    for (Index r = 0; r < columns.rows; ++r) {
-      for (Index c = 0; c < columns.cols; ++c)
-        importance[static_cast<std::size_t>(c)] +=
-            static_cast<double>(columns(r, c)) * static_cast<double>(columns(r, c));
-    }
-    for (Index c = 0; c < squares.cols; ++c) importance[static_cast<std::size_t>(c)] *= squares(layer, c);
-    std::vector<Index> order(importance.size());
-    std::iota(order.begin(), order.end(), Index{0});
-    std::stable_sort(order.begin(), order.end(), [&](Index a, Index b) {
-      return importance[static_cast<std::size_t>(a)] > importance[static_cast<std::size_t>(b)];
-    });
-
-    std::vector<std::span<float>> flats = {weights};
-    flats.insert(flats.end(), companions.begin(), companions.end());
-    for (const auto flat : flats) {
-      permute_rows(view(flat, gate), order);
-      permute_rows(view(flat, up), order);
-      permute_columns(view(flat, down), order);
-    }
-    std::vector<double> moved;
-    for (const Index from : order) moved.push_back(squares(layer, from));
-    std::copy(moved.begin(), moved.end(), squares.row(layer));
+void order_units(const UnitOrder& order, Matrix<double> values) {
+  std::vector<double> moved(static_cast<std::size_t>(values.cols));
+  for (Index layer = 0; layer < values.rows; ++layer) {
+    const auto& from = order[static_cast<std::size_t>(layer)];
+    std::transform(from.begin(), from.end(), moved.begin(), [&](auto unit) { return values(layer, unit); });
+    std::copy(moved.begin(), moved.end(), values.row(layer));
   }
 }
 

@@ -2,15 +2,25 @@
 #include <span>
 #include <vector>
 
+#include "essh/device/stream.h"
 #include "essh/model/tensors.h"
 
 namespace essh {
 
-// Orders the units of every feed-forward by importance, falling: running squared activation times the squared norm of
-// the unit's column of the down projection. Everything that belongs to a unit moves with it: its rows of gate and up,
-// its column of down, in the weights and in each of `companions` (optimizer moments, same layout), and its running
-// activation in `squares` (layers x units). The function at full capacity does not change.
-void order_units(const ParameterLayout& layout, std::span<float> weights, std::span<const std::span<float>> companions,
-                 Matrix<double> squares);
+// For each layer, the units of its feed-forward in their new order.
+using UnitOrder = std::vector<std::vector<std::int32_t>>;
+
+// By importance, falling: running squared activation (`squares`, layers x units, in host memory) times the squared norm
+// of the unit's column of the down projection. Equal ones keep their order.
+UnitOrder importance_order(Stream& stream, Arena& arena, const ParameterLayout& layout, Vector<const float> weights,
+                           Matrix<const double> squares);
+
+// Moves everything that belongs to a unit to its new place, in an array of the layout on the device (weights, moments):
+// its rows of gate and up, its column of down. The function at full capacity does not change. The arena lends room for
+// one tensor.
+void order_units(Stream& stream, Arena& arena, const ParameterLayout& layout, const UnitOrder& order,
+                 Vector<float> values);
+// The same for values per unit, layers x units, in host memory.
+void order_units(const UnitOrder& order, Matrix<double> values);
 
 }  // namespace essh

@@ -113,6 +113,7 @@ void check(const Recipe& r, const std::string& place) {
   one_of(r.elastic.sampling, place + ": elastic.sampling",
          {"fixed", "ramp", "progressive", "gap", "adaptive", "dense"});
   one_of(r.run.nonfinite, place + ": run.nonfinite", {"stop", "skip", "rollback"});
+  one_of(r.run.precision, place + ": run.precision", {"auto", "bf16", "float32"});
   one_of(r.refine.sampling, place + ": refine.sampling", {"step", "shuffle"});
   parse_modal_init(r.model.modes);
   if (r.run.batch % r.run.micro_batch != 0)

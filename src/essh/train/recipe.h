@@ -75,6 +75,7 @@ struct RunRecipe {
   Index checkpoint_every = 250;
   Index keep = 2;
   std::string nonfinite = "stop";
+  std::string precision = "auto";
 };
 
 struct RefineRecipe {
@@ -135,7 +136,7 @@ void fields(Visitor& visit, OptimizerRecipe& r) {
   visit("rate", r.rate, Field{.help = "peak learning rate", .min = 0, .max = 10});
   visit("beta1", r.beta1, Field{.help = "AdamW", .min = 0, .max = 0.99999});
   visit("beta2", r.beta2, Field{.help = "AdamW", .min = 0, .max = 0.999999});
-  visit("eps", r.eps, Field{.help = "AdamW", .min = 0, .max = 1});
+  visit("eps", r.eps, Field{.help = "AdamW", .min = 1e-30, .max = 1});
   visit("weight_decay", r.weight_decay, Field{.help = "on matrices and zero-lag tables", .min = 0, .max = 10});
   visit("clip", r.clip, Field{.help = "largest gradient norm; 0 is off", .min = 0, .max = 1e9});
   visit("schedule", r.schedule, Field{.help = "cosine, wsd or constant"});
@@ -180,6 +181,8 @@ void fields(Visitor& visit, RunRecipe& r) {
   visit("checkpoint_every", r.checkpoint_every, Field{.help = "steps; 0 only at the end", .min = 0, .max = 1e12});
   visit("keep", r.keep, Field{.help = "newest checkpoints kept, beside the best", .min = 1, .max = 1e6});
   visit("nonfinite", r.nonfinite, Field{.help = "on a NaN or infinite gradient: stop, skip or rollback"});
+  visit("precision", r.precision,
+        Field{.help = "of the model's arithmetic: bf16 (GPUs), float32, or auto: bf16 on GPUs, float32 on the CPU"});
 }
 
 template <class Visitor>

@@ -13,6 +13,7 @@
 #include "essh/base/progress.h"
 #include "essh/base/units.h"
 #include "essh/data/dataset.h"
+#include "essh/kernels/copy.h"
 #include "essh/kernels/gemm.h"
 #include "essh/model/initialise.h"
 #include "essh/store/model_folder.h"
@@ -45,21 +46,33 @@ class SignalScope {
   }
 };
 
-// Floating-point rate of a large product on this machine, the yardstick of utilisation.
+// Floating-point rate of a large product in T on this device, the yardstick of utilisation.
+template <class T>
 double measured_peak(Stream& stream) {
-  constexpr Index kSide = 1024;
+  const Index side = stream.device() == Device::Cpu ? 1024 : 8192;
   Arena arena(stream.device());
-  const auto a = arena.matrix<float>(kSide, kSide), b = arena.matrix<float>(kSide, kSide),
-             c = arena.matrix<float>(kSide, kSide);
-  std::fill_n(a.data, kSide * kSide, 0.5f);
-  std::fill_n(b.data, kSide * kSide, 0.25f);
+  const auto a = arena.matrix<T>(side, side), b = arena.matrix<T>(side, side), c = arena.matrix<T>(side, side);
+  launch(stream, Fill<T>{.x = a, .value = 0.5});
+  launch(stream, Fill<T>{.x = b, .value = 0.25});
   double best = INFINITY;
   for (int round = 0; round < 4; ++round) {
+    stream.wait();
     const auto start = Clock::now();
-    launch(stream, Gemm<float>{.a = a, .b = b, .c = c, .transpose_b = Transpose::Yes});
+    launch(stream, Gemm<T>{.a = a, .b = b, .c = c, .transpose_b = Transpose::Yes});
+    stream.wait();
     best = std::min(best, seconds_since(start));
   }
-  return 2.0 * kSide * kSide * kSide / best;
+  return 2.0 * static_cast<double>(side * side * side) / best;
+}
+
+// Calls body with a value of the type that the recipe's model computes in on this device.
+template <class Body>
+auto with_compute_type(const Recipe& recipe, Device device, const Body& body) {
+  const bool gpu = device == Device::Cuda;
+  if (recipe.run.precision == "bf16" && !gpu)
+    fail(ErrorKind::Usage, "run.precision: bf16 is for GPUs; use --device cuda, or float32 (or auto) on the CPU");
+  if (gpu && recipe.run.precision != "float32") return body(BFloat16{});
+  return body(float{});
 }
 
 // One JSON object per line. Lines of steps that a resumed run will make again are dropped.
@@ -116,7 +129,8 @@ std::string losses_line(const std::map<std::string, double>& losses, const Model
 }
 
 // The loop that both stages share.
-void run_stage(Trainer& trainer, const Recipe& recipe, const fs::path& run, Stage stage, Stream& stream,
+template <class T>
+void run_stage(Trainer<T>& trainer, const Recipe& recipe, const fs::path& run, Stage stage, Stream& stream,
                const RunOptions& options) {
   const std::string prefix = stage == Stage::Refinement ? "refine-" : "";
   Checkpoints checkpoints(run / (prefix + "checkpoints"), recipe.run.keep);
@@ -135,7 +149,7 @@ void run_stage(Trainer& trainer, const Recipe& recipe, const fs::path& run, Stag
                    {"tiers", tiers}});
     log::info("step {}: validation perplexity{}", trainer.step_count(), losses_line(losses, trainer.config()));
   };
-  const double peak = measured_peak(stream);
+  const double peak = measured_peak<T>(stream);
   SignalScope signals;
   Progress progress(stage == Stage::Refinement ? "refine" : "train", static_cast<double>(trainer.steps()), "step");
   const auto start = Clock::now();
@@ -181,10 +195,11 @@ void run_stage(Trainer& trainer, const Recipe& recipe, const fs::path& run, Stag
 }
 
 Stream make_stream(const RunOptions& options) {
-  return cpu_stream(options.threads > 0 ? options.threads : available_cores());
+  return open_stream(options.device, options.threads > 0 ? options.threads : available_cores());
 }
 
-void save_result(const fs::path& target, const Trainer& trainer, const Recipe& recipe, const char* kind) {
+template <class T>
+void save_result(const fs::path& target, const Trainer<T>& trainer, const Recipe& recipe, const char* kind) {
   SaveOptions save{.copied = companion_files(recipe.data.path), .existing = ExistingFolder::Replace};
   const Json provenance = {{"format", 1}, {"kind", kind}, {"steps", trainer.steps()}, {"recipe", recipe_yaml(recipe)}};
   save.provenance = to_text(provenance, 2);
@@ -199,12 +214,13 @@ Parameters<float> initial_weights(const Recipe& recipe, const ModelConfig& confi
   return parameters;
 }
 
-// The recipe of the folder wins only by being equal: a run is one recipe.
+// The recipe of the folder wins only by being equal: a run is one recipe. Fields that it does not know have their
+// defaults.
 void settle_recipe(const Recipe& recipe, const fs::path& run) {
   const auto path = run / "recipe.yaml";
   const auto text = recipe_yaml(recipe);
   if (!fs::exists(path)) return write_durably(path, text);
-  if (read_text(path, 1u << 20) != text) {
+  if (recipe_yaml(parse_recipe(read_text(path, 1u << 20), path.string(), {})) != text) {
     fail(ErrorKind::Usage,
          "{}: this folder holds a run of another recipe; use a new folder, or `--set` nothing to go on with it",
          path.string());
@@ -223,10 +239,12 @@ void run_training(const Recipe& recipe, const fs::path& run, const RunOptions& o
   const Dataset data(recipe.data.path);
   const auto config = recipe_config(recipe, data.vocab_size(), data.eos_id());
   auto stream = make_stream(options);
-  Trainer trainer(Stage::Pretraining, recipe, config, data, stream);
-  trainer.start(initial_weights(recipe, config));
-  run_stage(trainer, recipe, run, Stage::Pretraining, stream, options);
-  save_result(run / "pretrained", trainer, recipe, "pretrained");
+  with_compute_type(recipe, stream.device(), [&]<class T>(T) {
+    Trainer<T> trainer(Stage::Pretraining, recipe, config, data, stream);
+    trainer.start(initial_weights(recipe, config));
+    run_stage(trainer, recipe, run, Stage::Pretraining, stream, options);
+    save_result(run / "pretrained", trainer, recipe, "pretrained");
+  });
 }
 
 void run_refinement(const fs::path& run, const std::vector<std::string>& settings, const RunOptions& options) {
@@ -239,10 +257,12 @@ void run_refinement(const fs::path& run, const std::vector<std::string>& setting
   const auto parent = load_model(run / "pretrained");
   const Dataset data(recipe.data.path);
   auto stream = make_stream(options);
-  Trainer trainer(Stage::Refinement, recipe, parent.config, data, stream);
-  trainer.start(parent.parameters);
-  run_stage(trainer, recipe, run, Stage::Refinement, stream, options);
-  save_result(run / "refined", trainer, recipe, "refined");
+  with_compute_type(recipe, stream.device(), [&]<class T>(T) {
+    Trainer<T> trainer(Stage::Refinement, recipe, parent.config, data, stream);
+    trainer.start(parent.parameters);
+    run_stage(trainer, recipe, run, Stage::Refinement, stream, options);
+    save_result(run / "refined", trainer, recipe, "refined");
+  });
 }
 
 RunEstimate estimate_run(const Recipe& recipe, const RunOptions& options) {
@@ -251,28 +271,34 @@ RunEstimate estimate_run(const Recipe& recipe, const RunOptions& options) {
   auto stream = make_stream(options);
   auto quick = recipe;
   quick.elastic.warmup_tokens = 0;
-  Trainer trainer(Stage::Pretraining, quick, config, data, stream);
-  trainer.start(initial_weights(recipe, config));
-  RunEstimate e;
-  const ParameterLayout layout(config);
-  e.parameters = layout.parameters();
-  e.weights_bytes = e.gradient_bytes = static_cast<double>(layout.size()) * sizeof(float);
-  e.moment_bytes = 2 * e.weights_bytes;
-  const auto start = Clock::now();
-  double flops = 0, tokens = 0;
-  constexpr Index kSteps = 2;
-  for (Index i = 0; i < kSteps; ++i) {
-    const auto report = trainer.step();
-    flops += report.flops;
-    tokens += static_cast<double>(recipe.run.batch * recipe.data.context);
-  }
-  e.seconds = seconds_since(start) / kSteps * static_cast<double>(recipe.run.steps);
-  e.flops_per_token = flops / tokens;
-  e.tokens = static_cast<double>(recipe.run.steps * recipe.run.batch * recipe.data.context);
-  e.activation_bytes = static_cast<double>(trainer.activation_bytes());
-  e.total_bytes = e.weights_bytes + e.gradient_bytes + e.moment_bytes + e.activation_bytes;
-  e.peak_flops = measured_peak(stream);
-  return e;
+  return with_compute_type(recipe, stream.device(), [&]<class T>(T) {
+    Trainer<T> trainer(Stage::Pretraining, quick, config, data, stream);
+    trainer.start(initial_weights(recipe, config));
+    RunEstimate e;
+    const ParameterLayout layout(config);
+    e.parameters = layout.parameters();
+    e.gradient_bytes = static_cast<double>(layout.size()) * sizeof(float);
+    e.moment_bytes = 2 * e.gradient_bytes;
+    e.weights_bytes =
+        e.gradient_bytes + (std::is_same_v<T, float> ? 0 : static_cast<double>(layout.size() * sizeof(T)));
+    stream.wait();
+    const auto start = Clock::now();
+    double flops = 0, tokens = 0;
+    constexpr Index kSteps = 2;
+    for (Index i = 0; i < kSteps; ++i) {
+      const auto report = trainer.step();
+      flops += report.flops;
+      tokens += static_cast<double>(recipe.run.batch * recipe.data.context);
+    }
+    stream.wait();
+    e.seconds = seconds_since(start) / kSteps * static_cast<double>(recipe.run.steps);
+    e.flops_per_token = flops / tokens;
+    e.tokens = static_cast<double>(recipe.run.steps * recipe.run.batch * recipe.data.context);
+    e.activation_bytes = static_cast<double>(trainer.activation_bytes());
+    e.total_bytes = e.weights_bytes + e.gradient_bytes + e.moment_bytes + e.activation_bytes;
+    e.peak_flops = measured_peak<T>(stream);
+    return e;
+  });
 }
 
 fs::path model_of_run(const fs::path& path) {

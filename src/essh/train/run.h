@@ -11,6 +11,7 @@ struct RunOptions {
   // Stop after this many steps of this call, as if interrupted; 0 goes to the end.
   Index stop_after = 0;
   int threads = 0;
+  DeviceChoice device = {};
 };
 
 // Pretrains into a run folder, or goes on where it stopped:

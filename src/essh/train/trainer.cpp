@@ -5,6 +5,8 @@
 #include <cmath>
 
 #include "essh/base/rng.h"
+#include "essh/kernels/clear.h"
+#include "essh/kernels/running_mean.h"
 #include "essh/store/model_folder.h"
 #include "essh/train/ordering.h"
 #include "essh/train/schedule.h"
@@ -23,6 +25,10 @@ OptimizerRecipe stage_schedule(Stage stage, const Recipe& recipe) {
   return schedule;
 }
 
+std::span<const float> flat(const Parameters<float>& parameters) {
+  return {parameters.data(), static_cast<std::size_t>(parameters.layout().size())};
+}
+
 // Refinement reads the data in an order of its own.
 std::uint64_t stage_seed(Stage stage, const Recipe& recipe) {
   return recipe.run.seed + (stage == Stage::Refinement ? 0x5ef1e0u : 0);
@@ -34,56 +40,63 @@ const char* stage_name(Stage stage) {
   return stage == Stage::Refinement ? "refinement" : "pretraining";
 }
 
-Trainer::Trainer(Stage stage, const Recipe& recipe, const ModelConfig& config, const Dataset& data, Stream& stream)
+template <class T>
+Trainer<T>::Trainer(Stage stage, const Recipe& recipe, const ModelConfig& config, const Dataset& data, Stream& stream)
     : stage_(stage),
       recipe_(recipe),
       config_(config),
       data_(data),
       stream_(stream),
       model_(config),
-      parameters_(config),
-      gradient_(static_cast<std::size_t>(model_.layout().size())),
+      weights_(model_.layout(), stream),
+      gradient_(stream.device(), model_.layout().size(), "gradients"),
       schedule_(stage_schedule(stage, recipe)),
       optimizer_(model_.layout(), schedule_,
                  stage == Stage::Refinement ? DecayGroups::Refinement : DecayGroups::Pretraining,
-                 frozen_tensors(model_.layout(), recipe.model)),
+                 frozen_tensors(model_.layout(), recipe.model), stream),
       objective_(model_, stream, recipe.run.loss_rows),
       sampler_(recipe.elastic, config, recipe.run.seed, recipe.run.steps),
-      squares_(static_cast<std::size_t>(config.num_hidden_layers * config.intermediate_size)),
-      step_squares_(squares_.size()),
+      totals_(stream.device(), kTotals, "losses"),
+      squares_(stream.device(), config.num_hidden_layers * config.intermediate_size, "squared activations"),
+      step_squares_(stream.device(), squares_.size(), "squared activations"),
       steps_(stage == Stage::Refinement ? recipe.refine.steps : recipe.run.steps) {
   if (data.vocab_size() > config.vocab_size)
     fail(ErrorKind::Usage, "the data has token ids up to {}, the model {}", data.vocab_size() - 1,
          config.vocab_size - 1);
+  clear(stream, squares_.view());
   loader_ = std::make_unique<Loader>(
       data.train(),
       LoaderOptions{.context = recipe.data.context, .rows = recipe.run.micro_batch, .seed = stage_seed(stage, recipe)});
   if (!recipe.elastic.teacher.empty()) {
-    auto loaded = load_model(recipe.elastic.teacher);
+    const auto loaded = load_model(recipe.elastic.teacher);
     if (loaded.config.vocab_size != config.vocab_size)
       fail(ErrorKind::Usage, "elastic.teacher {} has another vocabulary", recipe.elastic.teacher);
-    parent_model_ = std::make_unique<Model<float>>(loaded.config);
-    parent_ = std::make_unique<Parameters<float>>(std::move(loaded.parameters));
+    parent_model_ = std::make_unique<Model<T>>(loaded.config);
+    parent_ = std::make_unique<MasterWeights<T>>(parent_model_->layout(), stream);
+    parent_->set(flat(loaded.parameters));
   }
 }
 
-void Trainer::start(const Parameters<float>& weights) {
+template <class T>
+void Trainer<T>::start(const Parameters<float>& weights) {
   if (weights.layout().size() != model_.layout().size())
     fail(ErrorKind::Usage, "the weights to start from have another shape than the model of the recipe");
-  std::copy_n(weights.data(), weights.layout().size(), parameters_.data());
+  weights_.set(flat(weights));
 }
 
-void Trainer::resume(const Snapshot& s) {
+template <class T>
+void Trainer<T>::resume(const Snapshot& s) {
   if (s.stage != stage_name(stage_))
     fail(ErrorKind::Usage, "the checkpoint is of {}, not of {}", s.stage, stage_name(stage_));
   if (s.data != data_.fingerprint())
     fail(ErrorKind::Usage, "the checkpoint was made on other data than {}", recipe_.data.path);
-  if (s.weights.size() != gradient_.size() || s.squares.size() != squares_.size())
+  if (static_cast<Index>(s.weights.size()) != gradient_.size() ||
+      static_cast<Index>(s.squares.size()) != squares_.size())
     fail(ErrorKind::Usage, "the checkpoint is of another model than the recipe's");
-  std::copy(s.weights.begin(), s.weights.end(), parameters_.data());
-  std::copy(s.first.begin(), s.first.end(), optimizer_.first().begin());
-  std::copy(s.second.begin(), s.second.end(), optimizer_.second().begin());
-  squares_ = s.squares;
+  weights_.set(s.weights);
+  upload(stream_, s.first, optimizer_.first());
+  upload(stream_, s.second, optimizer_.second());
+  upload(stream_, s.squares, squares_.view());
   if (!s.sampler.empty()) sampler_.restore(s.sampler);
   step_ = s.step;
   optimizer_.set_steps(s.step);
@@ -92,27 +105,46 @@ void Trainer::resume(const Snapshot& s) {
   loader_->seek(s.position);
 }
 
-Snapshot Trainer::snapshot() const {
-  return {.stage = stage_name(stage_),
-          .config = config_,
-          .weights = {parameters_.data(), parameters_.data() + model_.layout().size()},
-          .first = {optimizer_.first().begin(), optimizer_.first().end()},
-          .second = {optimizer_.second().begin(), optimizer_.second().end()},
-          .squares = squares_,
-          .sampler = sampler_.state(),
-          .step = step_,
-          .position = loader_->position(),
-          .tokens = tokens_,
-          .validation = validation_,
-          .data = data_.fingerprint(),
-          .recipe = recipe_yaml(recipe_)};
+template <class T>
+Snapshot Trainer<T>::snapshot() const {
+  Snapshot s{.stage = stage_name(stage_),
+             .config = config_,
+             .weights = weights_.get(),
+             .first = {},
+             .second = {},
+             .squares = {},
+             .sampler = sampler_.state(),
+             .step = step_,
+             .position = loader_->position(),
+             .tokens = tokens_,
+             .validation = validation_,
+             .data = data_.fingerprint(),
+             .recipe = recipe_yaml(recipe_)};
+  const auto take = [&](auto from, auto& into) {
+    into.resize(static_cast<std::size_t>(from.size));
+    download(stream_, from, into);
+  };
+  take(optimizer_.first(), s.first);
+  take(optimizer_.second(), s.second);
+  take(squares_.view(), s.squares);
+  return s;
 }
 
-std::size_t Trainer::state_bytes() const {
-  return (4 * gradient_.size()) * sizeof(float) + 2 * squares_.size() * sizeof(double);
+template <class T>
+Parameters<float> Trainer<T>::parameters() const {
+  Parameters<float> host(config_);
+  download(stream_, weights_.values(), {host.data(), static_cast<std::size_t>(host.layout().size())});
+  return host;
 }
 
-TokenRows Trainer::next_rows() {
+template <class T>
+std::size_t Trainer<T>::state_bytes() const {
+  return 4 * gradient_.bytes() + static_cast<std::size_t>(weights_.rounded().size) * sizeof(BFloat16) +
+         2 * squares_.bytes();
+}
+
+template <class T>
+TokenRows Trainer<T>::next_rows() {
   const auto batch = loader_->next();
   TokenRows rows{.sequences = batch.rows, .length = batch.context, .inputs = {}, .targets = {}};
   for (Index r = 0; r < batch.rows; ++r) {
@@ -123,7 +155,8 @@ TokenRows Trainer::next_rows() {
   return rows;
 }
 
-double Trainer::product_flops(Capacity capacity) const {
+template <class T>
+double Trainer<T>::product_flops(Capacity capacity) const {
   Index products = 0;
   for (const auto& spec : model_.layout().tensors()) {
     if (spec.is_matrix()) products += spec.kept_rows(capacity) * spec.kept_cols(capacity);
@@ -131,30 +164,28 @@ double Trainer::product_flops(Capacity capacity) const {
   return 2.0 * static_cast<double>(products);
 }
 
-void Trainer::learn_full(const TokenRows& rows, double scale, StepReport& report, Matrix<const float>* hidden) {
+template <class T>
+void Trainer<T>::learn_full(const TokenRows& rows, double scale, StepReport& report, Matrix<const T>* hidden) {
   const auto full = full_capacity(config_);
   const auto squares = dense(step_squares_.data(), config_.num_hidden_layers, config_.intermediate_size);
-  const auto sums = objective_.learn(parameters_.weights(), {&model_.layout(), gradient_.data()}, rows, full,
-                                     {.scale = scale}, nullptr, squares, hidden);
+  objective_.learn(weights_.weights(), gradients(), rows, full, {.scale = scale}, nullptr, squares,
+                   totals_.view(kFull, kLossTotals), hidden);
   squares_tokens_ += rows.tokens();
-  report.full_loss += sums.label;
-  report.full_tokens += sums.tokens;
   report.flops += 3 * product_flops(full) * static_cast<double>(rows.tokens());
 }
 
-void Trainer::learn_reduced(const TokenRows& rows, double budget, const ObjectiveWeights& counts,
-                            const Teacher& teacher, StepReport& report) {
+template <class T>
+void Trainer<T>::learn_reduced(const TokenRows& rows, double budget, const ObjectiveWeights& counts,
+                               const Teacher<T>& teacher, StepReport& report) {
   const auto capacity = capacity_at(config_, budget);
   const bool taught = counts.kl != 0 || counts.tv != 0;
-  const auto sums = objective_.learn(parameters_.weights(), {&model_.layout(), gradient_.data()}, rows, capacity,
-                                     counts, taught ? &teacher : nullptr, {});
-  report.reduced_loss += sums.label;
-  report.divergence += sums.divergence;
-  report.reduced_tokens += sums.tokens;
+  objective_.learn(weights_.weights(), gradients(), rows, capacity, counts, taught ? &teacher : nullptr, {},
+                   totals_.view(kReduced, kLossTotals));
   report.flops += 3 * product_flops(capacity) * static_cast<double>(rows.tokens());
 }
 
-void Trainer::pretraining_batch(StepReport& report) {
+template <class T>
+void Trainer<T>::pretraining_batch(StepReport& report) {
   const auto& e = recipe_.elastic;
   const double scale = 1.0 / static_cast<double>(batch() * recipe_.data.context);
   const auto budgets = sampler_.draw(step_, tokens_, micro_batches());
@@ -164,8 +195,8 @@ void Trainer::pretraining_batch(StepReport& report) {
     if (budget == 1.0) {
       learn_full(rows, scale, report, nullptr);
     } else {
-      Teacher teacher{.model = parent_ ? parent_model_.get() : &model_,
-                      .weights = parent_ ? parent_->weights() : parameters_.weights()};
+      Teacher<T> teacher{.model = parent_ ? parent_model_.get() : &model_,
+                         .weights = parent_ ? parent_->weights() : weights_.weights()};
       if (e.kl > 0) {
         teacher.hidden =
             objective_.observe(*teacher.model, teacher.weights, rows, full_capacity(teacher.model->config()));
@@ -180,7 +211,8 @@ void Trainer::pretraining_batch(StepReport& report) {
   }
 }
 
-void Trainer::refinement_batch(StepReport& report) {
+template <class T>
+void Trainer<T>::refinement_batch(StepReport& report) {
   const auto& r = recipe_.refine;
   const double scale = 1.0 / static_cast<double>(batch() * recipe_.data.context);
   Rng rng(recipe_.run.seed ^ 0x5ef1e0u, static_cast<std::uint64_t>(step_));
@@ -199,7 +231,7 @@ void Trainer::refinement_batch(StepReport& report) {
     const double budget = budgets[static_cast<std::size_t>(i) % budgets.size()];
     ++report.shares[budget];
     const auto rows = next_rows();
-    Teacher teacher{.model = &model_, .weights = parameters_.weights()};
+    Teacher<T> teacher{.model = &model_, .weights = weights_.weights()};
     learn_full(rows, scale, report, &teacher.hidden);
     learn_reduced(rows, budget, {.label = 1, .tv = r.tv, .scale = scale, .ffn_gradient = recipe_.elastic.ffn_scale},
                   teacher, report);
@@ -207,30 +239,66 @@ void Trainer::refinement_batch(StepReport& report) {
   }
 }
 
-void Trainer::update_squares() {
-  if (squares_tokens_ == 0) return;
-  const double memory = step_ == 0 ? 0 : recipe_.elastic.activation_memory;
-  for (std::size_t i = 0; i < squares_.size(); ++i) {
-    squares_[i] = memory * squares_[i] + (1 - memory) * step_squares_[i] / static_cast<double>(squares_tokens_);
+// The one place of a step where the host waits for the device.
+template <class T>
+void Trainer<T>::read_totals(StepReport& report) {
+  std::array<double, kTotals> totals;
+  download(stream_, totals_.view(), totals);
+  const auto tokens = [&](Index first) { return static_cast<Index>(totals[static_cast<std::size_t>(first) + 2]); };
+  report.full_tokens = tokens(kFull);
+  report.reduced_tokens = tokens(kReduced);
+  if (report.full_tokens > 0) report.full_loss = totals[kFull] / totals[kFull + 2];
+  if (report.reduced_tokens > 0) {
+    report.reduced_loss = totals[kReduced] / totals[kReduced + 2];
+    report.divergence = totals[kReduced + 1] / totals[kReduced + 2];
   }
+  report.norm = std::sqrt(totals[kSquaredNorm]);
 }
 
-StepReport Trainer::step() {
+template <class T>
+void Trainer<T>::update_squares() {
+  if (squares_tokens_ == 0) return;
+  launch(stream_, RunningMean{.sums = step_squares_.view(),
+                              .mean = squares_.view(),
+                              .memory = step_ == 0 ? 0 : recipe_.elastic.activation_memory,
+                              .count = static_cast<double>(squares_tokens_)});
+}
+
+template <class T>
+void Trainer<T>::order_feed_forwards() {
+  std::vector<double> squares(static_cast<std::size_t>(squares_.size()));
+  download(stream_, squares_.view(), squares);
+  const auto by_layer = dense(squares.data(), config_.num_hidden_layers, config_.intermediate_size);
+  const auto& layout = model_.layout();
+  const auto order = importance_order(stream_, objective_.arena(), layout, weights_.values(), by_layer);
+  for (const auto values : {weights_.values(), optimizer_.first(), optimizer_.second()})
+    order_units(stream_, objective_.arena(), layout, order, values);
+  weights_.round();
+  order_units(order, by_layer);
+  upload(stream_, squares, squares_.view());
+}
+
+template <class T>
+StepReport Trainer<T>::step() {
   if (sampler_.wants_validation(step_) && stage_ == Stage::Pretraining) {
+    const auto tiers = tiers_of(config_);
+    const auto found = validation_losses();
     std::map<double, double> losses;
-    for (const auto& tier : tiers_of(config_)) losses[tier.budget] = validation_loss(tier.capacity);
+    for (std::size_t i = 0; i < tiers.size(); ++i) losses[tiers[i].budget] = found[i];
     sampler_.validated(losses);
   }
   StepReport report;
-  std::fill(gradient_.begin(), gradient_.end(), 0.0f);
-  std::fill(step_squares_.begin(), step_squares_.end(), 0.0);
+  clear(stream_, gradient_.view());
+  clear(stream_, step_squares_.view());
+  clear(stream_, totals_.view());
   squares_tokens_ = 0;
   if (stage_ == Stage::Pretraining)
     pretraining_batch(report);
   else
     refinement_batch(report);
 
-  report.norm = optimizer_.norm(gradient_);
+  optimizer_.add_squares(gradient_.view(), totals_.data() + kSquaredNorm);
+  read_totals(report);
   report.rate = learning_rate(schedule_, step_, steps_);
   report.skipped = !std::isfinite(report.norm);
   if (report.skipped && recipe_.run.nonfinite == "stop") {
@@ -240,7 +308,7 @@ StepReport Trainer::step() {
          step_ + 1, loader_->position());
   }
   if (!report.skipped) {
-    optimizer_.step(stream_, {parameters_.data(), gradient_.size()}, gradient_, report.rate,
+    optimizer_.step(weights_.values(), weights_.rounded(), gradient_.view(), report.rate,
                     clip_factor(report.norm, recipe_.optimizer.clip));
     update_squares();
   }
@@ -248,28 +316,26 @@ StepReport Trainer::step() {
   ++step_;
   const auto& e = recipe_.elastic;
   if (stage_ == Stage::Pretraining && e.ordering_period > 0 && e.sampling != "dense" &&
-      step_ % e.ordering_period == 0 && static_cast<double>(step_) < e.ordering_until * static_cast<double>(steps_)) {
-    const std::array companions = {optimizer_.first(), optimizer_.second()};
-    order_units(model_.layout(), {parameters_.data(), gradient_.size()}, companions,
-                dense(squares_.data(), config_.num_hidden_layers, config_.intermediate_size));
-  }
+      step_ % e.ordering_period == 0 && static_cast<double>(step_) < e.ordering_until * static_cast<double>(steps_))
+    order_feed_forwards();
   report.step = step_;
   report.tokens = tokens_;
-  if (report.full_tokens > 0) report.full_loss /= static_cast<double>(report.full_tokens);
-  if (report.reduced_tokens > 0) {
-    report.reduced_loss /= static_cast<double>(report.reduced_tokens);
-    report.divergence /= static_cast<double>(report.reduced_tokens);
-  }
   return report;
 }
 
-double Trainer::validation_loss(Capacity capacity) {
+// Mean loss of every tier on the validation split.
+template <class T>
+std::vector<double> Trainer<T>::validation_losses() {
   const Index context = recipe_.data.context,
               windows = std::min(recipe_.run.validation_windows, data_.valid().windows(context));
   if (windows == 0)
     fail(ErrorKind::Usage, "{}: the validation split is shorter than one sequence of {} tokens", recipe_.data.path,
          context);
-  LossSums total;
+  const auto tiers = tiers_of(config_);
+  Arena& arena = objective_.arena();
+  const auto mark = arena.mark();
+  const auto totals = arena.vector<double>(static_cast<Index>(tiers.size()) * kLossTotals);
+  clear(stream_, totals);
   for (Index first = 0; first < windows; first += recipe_.run.micro_batch) {
     TokenRows rows{.sequences = std::min(recipe_.run.micro_batch, windows - first),
                    .length = context,
@@ -281,18 +347,28 @@ double Trainer::validation_loss(Capacity capacity) {
       rows.inputs.insert(rows.inputs.end(), window.begin(), window.end() - 1);
       rows.targets.insert(rows.targets.end(), window.begin() + 1, window.end());
     }
-    const auto sums = objective_.score(parameters_.weights(), rows, capacity);
-    total.label += sums.label;
-    total.tokens += sums.tokens;
+    for (std::size_t i = 0; i < tiers.size(); ++i)
+      objective_.score(weights_.weights(), rows, tiers[i].capacity,
+                       totals.middle(static_cast<Index>(i) * kLossTotals, kLossTotals));
   }
-  return total.label / static_cast<double>(total.tokens);
-}
-
-std::map<std::string, double> Trainer::validate() {
-  std::map<std::string, double> losses;
-  for (const auto& tier : tiers_of(config_)) losses[tier.name] = validation_loss(tier.capacity);
-  validation_ = losses.at(tiers_of(config_).back().name);
+  std::vector<double> sums(static_cast<std::size_t>(totals.size)), losses;
+  download(stream_, totals, sums);
+  arena.release(mark);
+  for (std::size_t i = 0; i < sums.size(); i += kLossTotals) losses.push_back(sums[i] / sums[i + 2]);
   return losses;
 }
+
+template <class T>
+std::map<std::string, double> Trainer<T>::validate() {
+  const auto tiers = tiers_of(config_);
+  const auto found = validation_losses();
+  std::map<std::string, double> losses;
+  for (std::size_t i = 0; i < tiers.size(); ++i) losses[tiers[i].name] = found[i];
+  validation_ = found.back();
+  return losses;
+}
+
+template class Trainer<float>;
+template class Trainer<BFloat16>;
 
 }  // namespace essh

@@ -8,6 +8,7 @@
 #include "essh/data/loader.h"
 #include "essh/train/capacity_sampler.h"
 #include "essh/train/checkpoint.h"
+#include "essh/train/master_weights.h"
 #include "essh/train/objective.h"
 #include "essh/train/optimizer.h"
 #include "essh/train/recipe.h"
@@ -32,8 +33,10 @@ struct StepReport {
   std::map<double, Index> shares;  // micro-batches by budget
 };
 
-// Algorithm 1 of the paper, and shared refinement. Everything that a step depends on is in the snapshot: a run that
-// resumes from one goes on bit by bit.
+// Algorithm 1 of the paper, and shared refinement, computing in T on the stream's device; weights, gradients and
+// moments are float32. Everything that a step depends on is in the snapshot: a run that resumes from one goes on bit by
+// bit on the CPU.
+template <class T>
 class Trainer {
  public:
   // `data` and `stream` outlive the trainer.
@@ -56,22 +59,29 @@ class Trainer {
 
   // Mean loss of the named tiers on the validation split.
   std::map<std::string, double> validate();
-  const Parameters<float>& parameters() const { return parameters_; }
+  // The weights as they stand, in host memory.
+  Parameters<float> parameters() const;
   const ModelConfig& config() const { return config_; }
   // Bytes held: weights, gradients and moments, and the arena of the passes so far.
   std::size_t state_bytes() const;
   std::size_t activation_bytes() const { return objective_.memory(); }
 
  private:
+  // Sums of one step on the device.
+  static constexpr Index kFull = 0, kReduced = kLossTotals, kSquaredNorm = 2 * kLossTotals, kTotals = kSquaredNorm + 1;
+
   TokenRows next_rows();
-  void learn_full(const TokenRows& rows, double scale, StepReport& report, Matrix<const float>* hidden);
-  void learn_reduced(const TokenRows& rows, double budget, const ObjectiveWeights& counts, const Teacher& teacher,
+  void learn_full(const TokenRows& rows, double scale, StepReport& report, Matrix<const T>* hidden);
+  void learn_reduced(const TokenRows& rows, double budget, const ObjectiveWeights& counts, const Teacher<T>& teacher,
                      StepReport& report);
   void pretraining_batch(StepReport& report);
   void refinement_batch(StepReport& report);
+  void read_totals(StepReport& report);
   void update_squares();
-  double validation_loss(Capacity capacity);
+  void order_feed_forwards();
+  std::vector<double> validation_losses();
   double product_flops(Capacity capacity) const;
+  Gradients<T> gradients() const { return {&model_.layout(), gradient_.data()}; }
   Index batch() const { return stage_ == Stage::Refinement ? recipe_.refine.batch : recipe_.run.batch; }
   Index micro_batches() const { return batch() / recipe_.run.micro_batch; }
 
@@ -80,18 +90,19 @@ class Trainer {
   ModelConfig config_;
   const Dataset& data_;
   Stream& stream_;
-  Model<float> model_;
-  Parameters<float> parameters_;
-  std::vector<float> gradient_;
+  Model<T> model_;
+  MasterWeights<T> weights_;
+  Array<float> gradient_;
   OptimizerRecipe schedule_;
   Optimizer optimizer_;
-  Objective objective_;
+  Objective<T> objective_;
   CapacitySampler sampler_;
   std::unique_ptr<Loader> loader_;
   // A frozen parent, when the recipe names one.
-  std::unique_ptr<Model<float>> parent_model_;
-  std::unique_ptr<Parameters<float>> parent_;
-  std::vector<double> squares_, step_squares_;  // layers x units
+  std::unique_ptr<Model<T>> parent_model_;
+  std::unique_ptr<MasterWeights<T>> parent_;
+  Array<double> totals_;
+  Array<double> squares_, step_squares_;  // layers x units
   Index squares_tokens_ = 0;
   Index step_ = 0, steps_ = 0;
   double tokens_ = 0;
