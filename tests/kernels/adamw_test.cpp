@@ -53,8 +53,9 @@ TYPED_TEST(AdamWTest, FollowsItsEquationsOverSteps) {
           expect_close(weight.view(0, i), e.weight, "weight");
           expect_close(first.view(0, i), e.first, "first moment");
           expect_close(second.view(0, i), e.second, "second moment");
-          if (rounds)
+          if (rounds) {
             EXPECT_EQ(rounded[static_cast<std::size_t>(i)].bits, BFloat16(static_cast<float>(weight.view(0, i))).bits);
+          }
         }
       }
     }
