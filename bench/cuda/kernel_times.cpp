@@ -20,6 +20,7 @@
 #include "essh/kernels/swiglu.h"
 #include "essh/kernels/value_blend.h"
 #include "essh/kernels/window_attention.h"
+#include "essh/kernels/window_step.h"
 
 namespace essh {
 namespace {
@@ -255,6 +256,34 @@ void block(Bench& bench, cuda::Stream& stream, const Shape& s) {
   }
 }
 
+// Attention of prompts and of decoding, windows full.
+void attention(Bench& bench, cuda::Stream& stream, const Shape& s) {
+  const Index window = 2048, past = window - 1;
+  for (const Index queries : {1, 128, 2048, 8192}) {
+    bench.reset();
+    const auto q = bench.matrix<B>(queries, s.width), out = bench.matrix<B>(queries, s.width),
+               k = bench.matrix<B>(past + queries, s.width), v = bench.matrix<B>(past + queries, s.width);
+    bench.measure(fmt::format("{} attention, {} queries after {}", s.name, queries, past),
+                  4.0 * static_cast<double>(queries * window) * static_cast<double>(s.width), "TFLOP/s", [&] {
+                    run(stream, WindowAttentionForward<B>{1, queries, past, 64, window, q, k, v, out, {}});
+                  });
+  }
+  for (const Index sequences : {1, 16, 128}) {
+    bench.reset();
+    const auto q = bench.matrix<B>(sequences, s.width), k = bench.matrix<B>(sequences, s.width),
+               v = bench.matrix<B>(sequences, s.width), out = bench.matrix<B>(sequences, s.width),
+               keys = bench.matrix<B>(sequences, window * s.width),
+               values = bench.matrix<B>(sequences, window * s.width);
+    const auto positions = bench.vector<Index>(sequences);
+    const std::vector<Index> host(static_cast<std::size_t>(sequences), 3 * window);
+    stream.copy(positions.data, host.data(), host.size() * sizeof(Index));
+    bench.measure(fmt::format("{} window step, {} sequences", s.name, sequences),
+                  2.0 * static_cast<double>(keys.rows * keys.cols) * sizeof(B), "TB/s", [&] {
+                    run(stream, WindowStep<B>{64, window, q, k, v, keys, values, positions, out});
+                  });
+  }
+}
+
 }  // namespace
 }  // namespace essh
 
@@ -264,8 +293,11 @@ int main(int argc, char** argv) {
     cuda::Stream stream;
     fmt::print("{}\n", stream.description());
     Bench bench(stream, argc > 1 ? argv[1] : "");
-    block(bench, stream, {"370m", 8, 2048, 896, 32, 28, 4608, 50304, 14});
-    block(bench, stream, {"1.5b", 4, 2048, 2048, 32, 64, 5632, 128256, 32});
+    for (const auto& shape : {Shape{"370m", 8, 2048, 896, 32, 28, 4608, 50304, 14},
+                              Shape{"1.5b", 4, 2048, 2048, 32, 64, 5632, 128256, 32}}) {
+      block(bench, stream, shape);
+      attention(bench, stream, shape);
+    }
   } catch (const std::exception& error) {
     fmt::print(stderr, "{}\n", error.what());
     return 1;

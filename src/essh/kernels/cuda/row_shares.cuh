@@ -3,6 +3,7 @@
 
 #include "essh/device/cuda/launch.cuh"
 #include "essh/kernels/cuda/device/attention_rows.cuh"
+#include "essh/kernels/cuda/device/vectors.cuh"
 
 // How attention of single queries is shared out over the GPU.
 namespace essh::cuda {
@@ -33,10 +34,10 @@ inline device::Shares share_rows(Stream& stream, Scratch& scratch, Index queries
           stream.attachment<ShareCounters>().data()};
 }
 
-// Do all rows start at multiples of 16 bytes?
+// May the rows of these matrices be read 16 bytes at a time?
 template <class... T>
-bool are_aligned(const Matrix<T>&... m) {
-  return ((reinterpret_cast<std::uintptr_t>(m.data) % 16 == 0 && m.stride * Index{sizeof(T)} % 16 == 0) && ...);
+bool all_aligned(const Matrix<T>&... m) {
+  return (aligned(m, kWide<T>) && ...);
 }
 
 // Calls body.operator()<kLanes, kAligned>() with the lanes that hold a row of head_dim elements of T.

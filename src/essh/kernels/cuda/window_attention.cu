@@ -14,17 +14,11 @@ using cuda::device::AttentionShape;
 using cuda::device::BackwardOperands;
 using cuda::device::BlockOrder;
 using cuda::device::ForwardOperands;
-using cuda::device::Rows;
 using cuda::device::TileMath;
 
 // Up to so many queries of a sequence go one by one, each split over blocks.
 constexpr Index kFewQueries = 8;
 constexpr Index kDeltaThreads = 256;
-
-template <class T>
-Rows<T> rows_of(Matrix<T> m) {
-  return {m.data, m.stride};
-}
 
 AttentionShape shape_of(Index heads, Index head_dim, Index queries, Index past, Index window) {
   return {.heads = static_cast<int>(heads),
@@ -132,8 +126,8 @@ void run(cuda::Stream& stream, const WindowAttentionForward<T>& op) {
   const Index heads = op.q.cols / op.head_dim, slices = op.sequences * heads;
   if (slices * op.queries == 0) return;
   const auto shape = shape_of(heads, op.head_dim, op.queries, op.past, op.window);
-  const ForwardOperands<T> x{rows_of(op.q), rows_of(op.k), rows_of(op.v), rows_of(op.out), rows_of(op.log_sum)};
-  const bool aligned = cuda::are_aligned(op.q, op.k, op.v, op.out);
+  const ForwardOperands<T> x{op.q, op.k, op.v, op.out, op.log_sum};
+  const bool aligned = cuda::all_aligned(op.q, op.k, op.v, op.out);
   if (op.queries <= kFewQueries) return attend_rows(stream, shape, slices, x, aligned);
   if constexpr (std::is_same_v<T, BFloat16>) {
     if (on_tensor_cores<T>(op.head_dim, aligned)) return attend_mma(stream, shape, slices, x);
@@ -147,7 +141,7 @@ void run(cuda::Stream& stream, const WindowAttentionBackward<T>& op) {
   const Index heads = op.q.cols / op.head_dim, slices = op.sequences * heads, rows = op.sequences * op.length;
   if (slices * op.length == 0) return;
   const auto shape = shape_of(heads, op.head_dim, op.length, 0, op.window);
-  const bool aligned = cuda::are_aligned(op.q, op.k, op.v, op.out, op.d_out, op.d_q, op.d_k, op.d_v);
+  const bool aligned = cuda::all_aligned(op.q, op.k, op.v, op.out, op.d_out, op.d_q, op.d_k, op.d_v);
   const bool mma = on_tensor_cores<T>(op.head_dim, aligned);
 
   cuda::Scratch scratch(stream);
@@ -156,18 +150,18 @@ void run(cuda::Stream& stream, const WindowAttentionBackward<T>& op) {
   cuda::with_lanes<T>(op.head_dim, aligned, [&]<int kLanes, bool kAligned>() {
     cuda::launch(stream, "window attention backward, delta",
                  {.grid = dim3(cuda::blocks_for(rows * heads * kLanes, kDeltaThreads)), .block = dim3(kDeltaThreads)},
-                 cuda::device::attention_delta<T, kLanes, kAligned>, shape, rows, rows_of(op.out), rows_of(op.d_out),
-                 rows_of(op.log_sum), mma ? cuda::device::kLog2E : 1.0f, log_sum, delta);
+                 cuda::device::attention_delta<T, kLanes, kAligned>, shape, rows, op.out, op.d_out,
+                 op.log_sum, mma ? cuda::device::kLog2E : 1.0f, log_sum, delta);
   });
-  const BackwardOperands<T> x{.q = rows_of(op.q),
-                              .k = rows_of(op.k),
-                              .v = rows_of(op.v),
-                              .d_out = rows_of(op.d_out),
+  const BackwardOperands<T> x{.q = op.q,
+                              .k = op.k,
+                              .v = op.v,
+                              .d_out = op.d_out,
                               .log_sum = log_sum,
                               .delta = delta,
-                              .d_q = rows_of(op.d_q),
-                              .d_k = rows_of(op.d_k),
-                              .d_v = rows_of(op.d_v)};
+                              .d_q = op.d_q,
+                              .d_k = op.d_k,
+                              .d_v = op.d_v};
   if constexpr (std::is_same_v<T, BFloat16>) {
     if (mma) return attend_mma_backward(stream, shape, slices, x);
   }

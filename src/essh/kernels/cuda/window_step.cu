@@ -8,12 +8,11 @@ namespace essh {
 namespace {
 
 using cuda::device::LanePart;
-using cuda::device::Rows;
 
 template <class T>
 struct StepOperands {
-  Rows<const T> q, k, v;
-  Rows<T> keys, values, out;
+  Matrix<const T> q, k, v;
+  Matrix<T> keys, values, out;
   const Index* positions;
 };
 
@@ -28,27 +27,22 @@ __global__ void __launch_bounds__(cuda::device::kRowThreads)
   const Index width = static_cast<Index>(heads) * head_dim, position = x.positions[sequence];
   const int slot = static_cast<int>(position % window), filled = position < window ? static_cast<int>(position) + 1 : window;
   const auto share = cuda::device::share_of({0, filled}, split, shares.splits, cuda::device::kRowThreads / kLanes);
-  T* keys = x.keys.at(sequence, column);
-  T* values = x.values.at(sequence, column);
-  const T* new_key = x.k.at(sequence, column);
-  const T* new_value = x.v.at(sequence, column);
+  T* keys = x.keys.row(sequence) + column;
+  T* values = x.values.row(sequence) + column;
+  const T* new_key = x.k.row(sequence) + column;
+  const T* new_value = x.v.row(sequence) + column;
   if (share.begin <= slot && slot < share.end && threadIdx.x < kLanes) {
     const int lane = static_cast<int>(threadIdx.x);
     Part::load(new_key, lane, head_dim).store_to(keys + slot * width, lane, head_dim);
     Part::load(new_value, lane, head_dim).store_to(values + slot * width, lane, head_dim);
   }
   auto sum = cuda::device::attend_row<T, kLanes, kAligned>(
-      x.q.at(sequence, column), head_dim, scale, share.begin, share.end, [&](int r, int lane, Part& key, Part& value) {
+      x.q.row(sequence) + column, head_dim, scale, share.begin, share.end, [&](int r, int lane, Part& key, Part& value) {
         key = Part::load(r == slot ? new_key : keys + r * width, lane, head_dim);
         value = Part::load(r == slot ? new_value : values + r * width, lane, head_dim);
       });
   if (cuda::device::gather(sum, shares, item, split, head_dim))
-    cuda::device::write_row<T>(sum, head_dim, x.out.at(sequence, column), nullptr);
-}
-
-template <class T>
-Rows<T> rows_of(Matrix<T> m) {
-  return {m.data, m.stride};
+    cuda::device::write_row<T>(sum, head_dim, x.out.row(sequence) + column, nullptr);
 }
 
 }  // namespace
@@ -60,9 +54,9 @@ void run(cuda::Stream& stream, const WindowStep<T>& op) {
   if (items == 0) return;
   cuda::Scratch scratch(stream);
   const auto shares = cuda::share_rows(stream, scratch, items, op.window, op.head_dim);
-  const StepOperands<T> x{rows_of(op.q),      rows_of(op.k),   rows_of(op.v),    rows_of(op.keys),
-                          rows_of(op.values), rows_of(op.out), op.positions.data};
-  const bool aligned = cuda::are_aligned(op.q, op.k, op.v, op.keys, op.values);
+  const StepOperands<T> x{op.q,      op.k,   op.v,    op.keys,
+                          op.values, op.out, op.positions.data};
+  const bool aligned = cuda::all_aligned(op.q, op.k, op.v, op.keys, op.values);
   cuda::with_lanes<T>(op.head_dim, aligned, [&]<int kLanes, bool kAligned>() {
     cuda::launch(stream, "window step",
                  {.grid = dim3(static_cast<unsigned>(items * shares.splits)), .block = dim3(cuda::device::kRowThreads)},

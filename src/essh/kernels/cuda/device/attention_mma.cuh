@@ -89,14 +89,14 @@ __global__ void __launch_bounds__(kMmaThreads, 2)
   const bool idle = warp * kMmaWarpRows >= rows;
 
   const std::uint32_t q_tile = shared_address(shared), stages = q_tile + kMmaRowsBytes;
-  TileLoader<kMmaThreads> k_loader(x.k.at(key_row + begin, column), x.k.stride);
-  TileLoader<kMmaThreads> v_loader(x.v.at(key_row + begin, column), x.v.stride);
+  TileLoader<kMmaThreads> k_loader(x.k.row(key_row + begin) + column, x.k.stride);
+  TileLoader<kMmaThreads> v_loader(x.v.row(key_row + begin) + column, x.v.stride);
   const auto load_stage = [&](int key, std::uint32_t stage) {
     k_loader.load<kMmaTile>(stages + stage, end - key);
     v_loader.load<kMmaTile>(stages + stage + kMmaTileBytes, end - key);
     end_copies();
   };
-  TileLoader<kMmaThreads>(x.q.at(query_row, column), x.q.stride).load<kMmaRows>(q_tile, rows);
+  TileLoader<kMmaThreads>(x.q.row(query_row) + column, x.q.stride).load<kMmaRows>(q_tile, rows);
   load_stage(begin, 0);
 
   const auto q_reader = TileReader::rows(q_tile + warp * kMmaWarpRows * kTileRowBytes, lane);
@@ -172,16 +172,16 @@ __global__ void __launch_bounds__(kMmaThreads, 2)
   for (int m = 0; m < 2; ++m) {
     const int row = warp * kMmaWarpRows + m * 16;
     store_sums(shared, row, lane, out[m], 1 / softmax.sum[m][0], 1 / softmax.sum[m][1]);
-    if (x.log_sum.data == nullptr || lane % 4 != 0) continue;
+    if (x.log_sum.empty() || lane % 4 != 0) continue;
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       const int r = row + lane / 4 + h * 8;
       if (r < rows)
-        *x.log_sum.at(query_row + r, slice % shape.heads) = softmax.largest[m][h] * shape.scale + logf(softmax.sum[m][h]);
+        x.log_sum(query_row + r, slice % shape.heads) = softmax.largest[m][h] * shape.scale + logf(softmax.sum[m][h]);
     }
   }
   __syncwarp();
-  store_rows(x.out.at(query_row, column), x.out.stride, shared, warp * kMmaWarpRows, rows, lane);
+  store_rows(x.out.row(query_row) + column, x.out.stride, shared, warp * kMmaWarpRows, rows, lane);
 }
 
 }  // namespace essh::cuda::device

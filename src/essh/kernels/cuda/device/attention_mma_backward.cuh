@@ -82,8 +82,8 @@ __global__ void __launch_bounds__(kMmaThreads, 2)
   const auto passing = kKeys ? x.q : x.k, passing_other = kKeys ? x.d_out : x.v;
   const std::uint32_t held_tile = shared_address(shared), stages = held_tile + 2 * kMmaRowsBytes;
   const float* statistics = reinterpret_cast<const float*>(shared + 2 * kMmaRowsBytes + 4 * kMmaTileBytes);
-  TileLoader<kMmaThreads> loader(passing.at(base + begin, column), passing.stride);
-  TileLoader<kMmaThreads> other_loader(passing_other.at(base + begin, column), passing_other.stride);
+  TileLoader<kMmaThreads> loader(passing.row(base + begin) + column, passing.stride);
+  TileLoader<kMmaThreads> other_loader(passing_other.row(base + begin) + column, passing_other.stride);
   const auto load_stage = [&](int at, std::uint32_t stage) {
     const int count = end - at;
     loader.template load<kMmaTile>(stages + stage * 2 * kMmaTileBytes, count);
@@ -96,8 +96,8 @@ __global__ void __launch_bounds__(kMmaThreads, 2)
     }
     end_copies();
   };
-  TileLoader<kMmaThreads>(held.at(base + first, column), held.stride).template load<kMmaRows>(held_tile, rows);
-  TileLoader<kMmaThreads>(held_other.at(base + first, column), held_other.stride)
+  TileLoader<kMmaThreads>(held.row(base + first) + column, held.stride).template load<kMmaRows>(held_tile, rows);
+  TileLoader<kMmaThreads>(held_other.row(base + first) + column, held_other.stride)
       .template load<kMmaRows>(held_tile + kMmaRowsBytes, rows);
   load_stage(begin, 0);
 
@@ -178,11 +178,11 @@ __global__ void __launch_bounds__(kMmaThreads, 2)
   if (idle) return;
 
   // Out through the warp's own rows of the held tiles, which nobody else reads.
-  const auto write = [&](const float (&values)[2][8][4], float factor, unsigned char* through, Rows<BFloat16> to) {
+  const auto write = [&](const float (&values)[2][8][4], float factor, unsigned char* through, Matrix<BFloat16> to) {
 #pragma unroll
     for (int m = 0; m < 2; ++m) store_sums(through, warp * kMmaWarpRows + m * 16, lane, values[m], factor, factor);
     __syncwarp();
-    store_rows(to.at(base + first, column), to.stride, through, warp * kMmaWarpRows, rows, lane);
+    store_rows(to.row(base + first) + column, to.stride, through, warp * kMmaWarpRows, rows, lane);
   };
   write(sums, shape.scale, shared, kKeys ? x.d_k : x.d_q);
   if (kKeys) write(other_sums, 1, shared + kMmaRowsBytes, x.d_v);

@@ -1,5 +1,6 @@
 #pragma once
 #include "essh/kernels/cuda/device/attention_shape.cuh"
+#include "essh/kernels/cuda/device/mma.cuh"
 #include "essh/kernels/cuda/device/row_vector.cuh"
 
 // Attention of one query at a time: bound by the reading of keys and values. A group of lanes takes a key row each; a
@@ -167,7 +168,7 @@ __device__ __forceinline__ bool gather(WeightedSum<T, 1>& sum, const Shares& sha
 template <class T>
 __device__ __forceinline__ void write_row(const WeightedSum<T, 1>& sum, int head_dim, T* out, float* log_sum) {
   const int column = static_cast<int>(threadIdx.x);
-  if (column < head_dim) store(out + column, sum.out[0] / sum.sum);
+  if (column < head_dim) out[column] = narrow<T>(sum.out[0] / sum.sum);
   if (column == 0 && log_sum != nullptr) *log_sum = sum.largest / kScoreUnit<T> + logf(sum.sum);
 }
 
@@ -184,19 +185,19 @@ __global__ void __launch_bounds__(kRowThreads)
   const std::int64_t key_row = static_cast<std::int64_t>(sequence) * shape.keys();
   const auto share = share_of({max(0, position - shape.window + 1), position + 1}, split, shares.splits, kRowThreads / kLanes);
   auto sum = attend_row<T, kLanes, kAligned>(
-      x.q.at(row, column), shape.head_dim, shape.scale, share.begin, share.end,
+      x.q.row(row) + column, shape.head_dim, shape.scale, share.begin, share.end,
       [&](int r, int lane, Part& key, Part& value) {
-        key = Part::load(x.k.at(key_row + r, column), lane, shape.head_dim);
-        value = Part::load(x.v.at(key_row + r, column), lane, shape.head_dim);
+        key = Part::load(x.k.row(key_row + r) + column, lane, shape.head_dim);
+        value = Part::load(x.v.row(key_row + r) + column, lane, shape.head_dim);
       });
   if (gather(sum, shares, item, split, shape.head_dim))
-    write_row(sum, shape.head_dim, x.out.at(row, column), x.log_sum.data ? x.log_sum.at(row, head) : nullptr);
+    write_row(sum, shape.head_dim, x.out.row(row) + column, x.log_sum.empty() ? nullptr : &x.log_sum(row, head));
 }
 
 // delta = the sum of d_out * out over a head, and log_sum times `unit`, both slices x length. kLanes lanes to a row.
 template <class T, int kLanes, bool kAligned>
-__global__ void attention_delta(AttentionShape shape, std::int64_t rows, Rows<const T> out, Rows<const T> d_out,
-                                Rows<const float> log_sum, float unit, float* log_sum_out, float* delta) {
+__global__ void attention_delta(AttentionShape shape, std::int64_t rows, Matrix<const T> out, Matrix<const T> d_out,
+                                Matrix<const float> log_sum, float unit, float* log_sum_out, float* delta) {
   using Part = LanePart<T, kAligned>;
   const std::int64_t item = (static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) / kLanes;
   const int lane = static_cast<int>(threadIdx.x) % kLanes;
@@ -204,15 +205,15 @@ __global__ void attention_delta(AttentionShape shape, std::int64_t rows, Rows<co
   const std::int64_t row = valid ? item / shape.heads : 0;
   const int head = valid ? static_cast<int>(item % shape.heads) : 0, column = head * shape.head_dim;
   float a[Part::kSize], b[Part::kSize], sum = 0;
-  Part::load(out.at(row, column), lane, shape.head_dim).unpack(a);
-  Part::load(d_out.at(row, column), lane, shape.head_dim).unpack(b);
+  Part::load(out.row(row) + column, lane, shape.head_dim).unpack(a);
+  Part::load(d_out.row(row) + column, lane, shape.head_dim).unpack(b);
 #pragma unroll
   for (int i = 0; i < Part::kSize; ++i) sum = fmaf(a[i], b[i], sum);
   sum = sum_over_lanes<kLanes>(sum);
   if (!valid || lane != 0) return;
   const std::int64_t to = (row / shape.queries * shape.heads + head) * shape.queries + row % shape.queries;
   delta[to] = sum;
-  log_sum_out[to] = *log_sum.at(row, head) * unit;
+  log_sum_out[to] = log_sum(row, head) * unit;
 }
 
 }  // namespace essh::cuda::device

@@ -1,16 +1,8 @@
 #pragma once
-#include <cstdint>
+#include "essh/tensor/matrix.h"
 
 // What the attention kernels share: operands as they travel to the device, who sees whom, and the order of blocks.
 namespace essh::cuda::device {
-
-template <class T>
-struct Rows {
-  T* data;
-  std::int64_t stride;
-
-  __device__ T* at(std::int64_t row, int column = 0) const { return data + row * stride + column; }
-};
 
 // Query j of a sequence stands at key past + j. A slice is one head of one sequence, slice = sequence * heads + head.
 struct AttentionShape {
@@ -48,17 +40,17 @@ struct BlockOrder {
 
 template <class T>
 struct ForwardOperands {
-  Rows<const T> q, k, v;
-  Rows<T> out;
-  Rows<float> log_sum;  // data may be null
+  Matrix<const T> q, k, v;
+  Matrix<T> out;
+  Matrix<float> log_sum;  // may be empty
 };
 
 // past = 0. log_sum and delta, the sum of d_out * out, are slices x queries, dense.
 template <class T>
 struct BackwardOperands {
-  Rows<const T> q, k, v, d_out;
+  Matrix<const T> q, k, v, d_out;
   const float *log_sum, *delta;
-  Rows<T> d_q, d_k, d_v;
+  Matrix<T> d_q, d_k, d_v;
 };
 
 }  // namespace essh::cuda::device

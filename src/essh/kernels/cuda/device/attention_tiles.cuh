@@ -25,7 +25,7 @@ struct TileMath {
   __device__ void load(float* tile, const T* from, std::int64_t from_stride, int rows) const {
     for (int r = static_cast<int>(threadIdx.x) / 32; r < kRows; r += kThreads / 32) {
       for (int c = static_cast<int>(threadIdx.x) % 32; c < padded; c += 32)
-        tile[r * stride + c] = r < rows && c < head_dim ? to_float(from[r * from_stride + c]) : 0.0f;
+        tile[r * stride + c] = r < rows && c < head_dim ? widen(from[r * from_stride + c]) : 0.0f;
     }
   }
 
@@ -111,7 +111,7 @@ struct TileMath {
 #pragma unroll
         for (int k = 0; k < 4; ++k) {
           const int column = 4 * x + 64 * p + k;
-          if (column < head_dim) store(to + (y + 16 * i) * to_stride + column, sums[i][p][k] * factor[i]);
+          if (column < head_dim) to[(y + 16 * i) * to_stride + column] = narrow<T>(sums[i][p][k] * factor[i]);
         }
       }
     }
@@ -139,13 +139,13 @@ __global__ void __launch_bounds__(256)
   const int begin = max(0, shape.past + first - shape.window + 1) / kRows * kRows, end = shape.past + first + rows;
   const int y = static_cast<int>(threadIdx.x) / 16, lane = static_cast<int>(threadIdx.x) % 16;
 
-  math.load(q, x.q.at(query_row, column), x.q.stride, rows);
+  math.load(q, x.q.row(query_row) + column, x.q.stride, rows);
   float sums[kReach][kParts][4] = {}, largest[kReach], total[kReach] = {}, fade[kReach];
 #pragma unroll
   for (int i = 0; i < kReach; ++i) largest[i] = -INFINITY;
   for (int key = begin; key < end; key += kRows) {
     __syncthreads();
-    math.load(passing, x.k.at(key_row + key, column), x.k.stride, end - key);
+    math.load(passing, x.k.row(key_row + key) + column, x.k.stride, end - key);
     __syncthreads();
     float scores[kReach][kReach];
     math.set_products(scores, q, passing);
@@ -173,7 +173,7 @@ __global__ void __launch_bounds__(256)
     }
     math.store_weights(weights, scores);
     __syncthreads();
-    math.load(passing, x.v.at(key_row + key, column), x.v.stride, end - key);
+    math.load(passing, x.v.row(key_row + key) + column, x.v.stride, end - key);
     __syncthreads();
     math.add_weighted_rows(sums, fade, weights, passing);
   }
@@ -181,10 +181,10 @@ __global__ void __launch_bounds__(256)
 #pragma unroll
   for (int i = 0; i < kReach; ++i) {
     inverse[i] = 1 / total[i];
-    if (x.log_sum.data != nullptr && lane == 0 && y + 16 * i < rows)
-      *x.log_sum.at(query_row + y + 16 * i, head) = largest[i] + logf(total[i]);
+    if (!x.log_sum.empty() && lane == 0 && y + 16 * i < rows)
+      x.log_sum(query_row + y + 16 * i, head) = largest[i] + logf(total[i]);
   }
-  math.write(sums, inverse, x.out.at(query_row, column), x.out.stride, rows);
+  math.write(sums, inverse, x.out.row(query_row) + column, x.out.stride, rows);
 }
 
 // As in attention_mma_backward.cuh: the pass that holds queries, and with kKeys the one that holds keys.
@@ -212,8 +212,8 @@ __global__ void __launch_bounds__(256)
 
   const auto held = kKeys ? x.k : x.q, held_other = kKeys ? x.v : x.d_out;
   const auto passing = kKeys ? x.q : x.k, passing_other = kKeys ? x.d_out : x.v;
-  math.load(held_tile, held.at(base + first, column), held.stride, rows);
-  math.load(held_other_tile, held_other.at(base + first, column), held_other.stride, rows);
+  math.load(held_tile, held.row(base + first) + column, held.stride, rows);
+  math.load(held_other_tile, held_other.row(base + first) + column, held_other.stride, rows);
   float sums[kReach][kParts][4] = {}, other_sums[kReach][kParts][4] = {}, one[kReach], scale[kReach];
 #pragma unroll
   for (int i = 0; i < kReach; ++i) {
@@ -222,8 +222,8 @@ __global__ void __launch_bounds__(256)
   }
   for (int at = begin; at < end; at += kRows) {
     __syncthreads();
-    math.load(tile, passing.at(base + at, column), passing.stride, end - at);
-    math.load(other_tile, passing_other.at(base + at, column), passing_other.stride, end - at);
+    math.load(tile, passing.row(base + at) + column, passing.stride, end - at);
+    math.load(other_tile, passing_other.row(base + at) + column, passing_other.stride, end - at);
     __syncthreads();
     float scores[kReach][kReach], d_scores[kReach][kReach];
     math.set_products(scores, held_tile, tile);
@@ -250,8 +250,8 @@ __global__ void __launch_bounds__(256)
     math.add_weighted_rows(sums, one, weights, tile);
   }
   const auto to = kKeys ? x.d_k : x.d_q;
-  math.write(sums, scale, to.at(base + first, column), to.stride, rows);
-  if (kKeys) math.write(other_sums, one, x.d_v.at(base + first, column), x.d_v.stride, rows);
+  math.write(sums, scale, to.row(base + first) + column, to.stride, rows);
+  if (kKeys) math.write(other_sums, one, x.d_v.row(base + first) + column, x.d_v.stride, rows);
 }
 
 }  // namespace essh::cuda::device

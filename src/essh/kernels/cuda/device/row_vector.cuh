@@ -1,28 +1,22 @@
 #pragma once
-#include "essh/base/bfloat16.h"
-#include "essh/kernels/cuda/device/mma.cuh"
+#include "essh/kernels/cuda/device/number.cuh"
 
 // One row of up to 128 numbers spread over neighbouring lanes, 16 bytes each.
 namespace essh::cuda::device {
 
-__device__ __forceinline__ float to_float(float x) {
-  return x;
+__device__ __forceinline__ std::uint32_t bits_of(float x) {
+  return __float_as_uint(x);
 }
-__device__ __forceinline__ float to_float(BFloat16 x) {
-  return __uint_as_float(static_cast<std::uint32_t>(x.bits) << 16);
-}
-__device__ __forceinline__ void store(float* to, float x) {
-  *to = x;
-}
-__device__ __forceinline__ void store(BFloat16* to, float x) {
-  to->bits = static_cast<std::uint16_t>(pack(x, 0.0f));
+__device__ __forceinline__ std::uint32_t bits_of(BFloat16 x) {
+  return x.bits;
 }
 
-// A lane's share of a row. Rows whose first element or length is not a multiple of 16 bytes are read one by one.
+// A lane's share of a row, in words of 4 bytes because registers are. Rows whose first element or length is not a
+// multiple of 16 bytes are read and written one by one.
 template <class T, bool kAligned>
 struct LanePart {
   static constexpr int kSize = 16 / int{sizeof(T)};
-  uint4 bits;
+  uint4 words;
 
   __device__ __forceinline__ static LanePart zero() { return {uint4{0, 0, 0, 0}}; }
   // Elements [lane * kSize, (lane + 1) * kSize) of a row of `columns`; zero beyond.
@@ -30,37 +24,39 @@ struct LanePart {
     LanePart part = zero();
     const int first = lane * kSize;
     if (kAligned) {
-      if (first < columns) part.bits = *reinterpret_cast<const uint4*>(row + first);
+      if (first < columns) part.words = *reinterpret_cast<const uint4*>(row + first);
     } else {
-      T* element = reinterpret_cast<T*>(&part.bits);
+      std::uint32_t word[4] = {};
 #pragma unroll
       for (int i = 0; i < kSize; ++i) {
-        if (first + i < columns) element[i] = row[first + i];
+        if (first + i < columns) word[i * 4 / kSize] |= bits_of(row[first + i]) << (i * int{sizeof(T)} % 4 * 8);
       }
+      part.words = uint4{word[0], word[1], word[2], word[3]};
     }
     return part;
   }
   __device__ __forceinline__ void store_to(T* row, int lane, int columns) const {
     const int first = lane * kSize;
     if (kAligned) {
-      if (first < columns) *reinterpret_cast<uint4*>(row + first) = bits;
+      if (first < columns) *reinterpret_cast<uint4*>(row + first) = words;
     } else {
-      const T* element = reinterpret_cast<const T*>(&bits);
+      float x[kSize];
+      unpack(x);
 #pragma unroll
       for (int i = 0; i < kSize; ++i) {
-        if (first + i < columns) row[first + i] = element[i];
+        if (first + i < columns) row[first + i] = narrow<T>(x[i]);
       }
     }
   }
   __device__ __forceinline__ void unpack(float (&x)[kSize]) const {
-    const std::uint32_t words[4] = {bits.x, bits.y, bits.z, bits.w};
+    const std::uint32_t word[4] = {words.x, words.y, words.z, words.w};
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       if constexpr (sizeof(T) == 4) {
-        x[i] = __uint_as_float(words[i]);
+        x[i] = __uint_as_float(word[i]);
       } else {
-        x[2 * i] = __uint_as_float(words[i] << 16);
-        x[2 * i + 1] = __uint_as_float(words[i] & 0xffff0000u);
+        x[2 * i] = __uint_as_float(word[i] << 16);
+        x[2 * i + 1] = __uint_as_float(word[i] & 0xffff0000u);
       }
     }
   }

@@ -1,0 +1,230 @@
+#include "essh/kernels/window_attention.h"
+
+#include "tests/kernels/cuda/device_matrix.h"
+
+namespace essh {
+namespace {
+
+struct Shape {
+  Index sequences, queries, past, heads, head_dim, window;
+
+  Index rows() const { return sequences * queries; }
+  Index key_rows() const { return sequences * (past + queries); }
+  Index cols() const { return heads * head_dim; }
+};
+
+std::string describe(const Shape& s, Layout layout) {
+  return fmt::format("{} sequences, {} queries after {}, {} heads of {}, window {}{}", s.sequences, s.queries, s.past,
+                     s.heads, s.head_dim, s.window, layout == Layout::Aligned ? "" : ", misaligned");
+}
+
+cpu::Stream& cpu_stream() {
+  static cpu::Stream stream;
+  return stream;
+}
+
+// The same numbers on both devices: what the GPU computes in T, and what the CPU makes of them in double.
+template <class T>
+struct Problem {
+  Shape s;
+  StridedMatrix<double> q, k, v, d_out;
+  DeviceMatrix<T> gpu_q, gpu_k, gpu_v, gpu_d_out;
+
+  Problem(cuda::Stream& stream, const Shape& shape, Layout layout, double spread = 1.5)
+      : s(shape),
+        q(s.rows(), s.cols(), 0),
+        k(s.key_rows(), s.cols(), 0),
+        v(s.key_rows(), s.cols(), 0),
+        d_out(s.rows(), s.cols(), 0),
+        gpu_q(stream, s.rows(), s.cols(), layout),
+        gpu_k(stream, s.key_rows(), s.cols(), layout),
+        gpu_v(stream, s.key_rows(), s.cols(), layout),
+        gpu_d_out(stream, s.rows(), s.cols(), layout) {
+    Rng rng(static_cast<std::uint64_t>(s.queries * 100 + s.window));
+    gpu_q.set(q.normal(rng, spread));
+    gpu_k.set(k.normal(rng, spread));
+    gpu_v.set(v.normal(rng));
+    gpu_d_out.set(d_out.normal(rng));
+  }
+};
+
+template <class T>
+struct Attended {
+  DeviceMatrix<T> out;
+  DeviceMatrix<float> log_sum;
+
+  Attended(cuda::Stream& stream, const Problem<T>& p, Layout layout)
+      : out(stream, p.s.rows(), p.s.cols(), layout), log_sum(stream, p.s.rows(), p.s.heads, layout) {
+    run(stream, WindowAttentionForward<T>{p.s.sequences, p.s.queries, p.s.past, p.s.head_dim, p.s.window,
+                                          p.gpu_q.view(), p.gpu_k.view(), p.gpu_v.view(), out.view(), log_sum.view()});
+  }
+};
+
+struct ExactAttended {
+  StridedMatrix<double> out, log_sum;
+
+  template <class T>
+  explicit ExactAttended(const Problem<T>& p) : out(p.s.rows(), p.s.cols(), 0), log_sum(p.s.rows(), p.s.heads, 0) {
+    run(cpu_stream(), WindowAttentionForward<double>{p.s.sequences, p.s.queries, p.s.past, p.s.head_dim, p.s.window,
+                                                     p.q.view, p.k.view, p.v.view, out.view, log_sum.view});
+  }
+};
+
+template <class T>
+struct Gradients {
+  DeviceMatrix<T> d_q, d_k, d_v;
+
+  Gradients(cuda::Stream& stream, const Problem<T>& p, const Attended<T>& attended, Layout layout)
+      : d_q(stream, p.s.rows(), p.s.cols(), layout),
+        d_k(stream, p.s.rows(), p.s.cols(), layout),
+        d_v(stream, p.s.rows(), p.s.cols(), layout) {
+    run(stream, WindowAttentionBackward<T>{p.s.sequences, p.s.queries, p.s.head_dim, p.s.window, p.gpu_q.view(),
+                                           p.gpu_k.view(), p.gpu_v.view(), attended.out.view(), attended.log_sum.view(),
+                                           p.gpu_d_out.view(), d_q.view(), d_k.view(), d_v.view()});
+  }
+};
+
+template <class T>
+void expect_forward(cuda::Stream& stream, const Shape& s, Layout layout) {
+  const Problem<T> p(stream, s, layout);
+  Attended<T> gpu(stream, p, layout);
+  const ExactAttended exact(p);
+  EXPECT_LE(relative_error(gpu.out.get(), exact.out, s.head_dim), kCudaTolerance<T>) << describe(s, layout);
+  // A log is known to within the error of its sum.
+  const auto log_sum = gpu.log_sum.get();
+  for (Index r = 0; r < s.rows(); ++r) {
+    for (Index h = 0; h < s.heads; ++h) {
+      const double there = exact.log_sum.view(r, h);
+      ASSERT_NEAR(log_sum.view(r, h), there, 4e-6 * std::max(1.0, std::abs(there)))
+          << describe(s, layout) << ", row " << r;
+    }
+  }
+}
+
+template <class T>
+void expect_backward(cuda::Stream& stream, const Shape& s, Layout layout) {
+  const Problem<T> p(stream, s, layout);
+  const Attended<T> gpu(stream, p, layout);
+  Gradients<T> gradients(stream, p, gpu, layout);
+  const ExactAttended exact(p);
+  StridedMatrix<double> d_q(s.rows(), s.cols(), 0), d_k = d_q, d_v = d_q;
+  run(cpu_stream(),
+      WindowAttentionBackward<double>{s.sequences, s.queries, s.head_dim, s.window, p.q.view, p.k.view, p.v.view,
+                                      exact.out.view, exact.log_sum.view, p.d_out.view, d_q.view, d_k.view, d_v.view});
+  // One rounding more than forward on the way to each gradient. A query that sees one key has gradients of zero, which
+  // are differences of equal sums.
+  const auto expect = [&](DeviceMatrix<T>& x, const StridedMatrix<double>& there, const char* name) {
+    EXPECT_LE(relative_error(x.get(), there, s.head_dim, 0.1), 2 * kCudaTolerance<T>)
+        << name << ", " << describe(s, layout);
+  };
+  expect(gradients.d_q, d_q, "d_q");
+  expect(gradients.d_k, d_k, "d_k");
+  expect(gradients.d_v, d_v, "d_v");
+}
+
+constexpr Layout kLayouts[] = {Layout::Aligned, Layout::Misaligned};
+constexpr Index kHeadDims[] = {6, 8, 24, 40, 64, 72, 128};
+
+template <class T>
+class CudaWindowAttention : public CudaTest {};
+TYPED_TEST_SUITE(CudaWindowAttention, CudaTypes);
+
+TYPED_TEST(CudaWindowAttention, ForwardAgreesWithTheCpu) {
+  for (const Layout layout : kLayouts) {
+    for (const Index length : {1, 9, 63, 64, 65, 129, 300}) {
+      for (const Index window : {1, 5, 64, 100, 1000})
+        expect_forward<TypeParam>(this->stream(), {2, length, 0, 2, 64, window}, layout);
+    }
+  }
+}
+
+TYPED_TEST(CudaWindowAttention, BackwardAgreesWithTheCpu) {
+  for (const Layout layout : kLayouts) {
+    for (const Index length : {1, 9, 63, 64, 65, 129, 300}) {
+      for (const Index window : {1, 5, 64, 100, 1000})
+        expect_backward<TypeParam>(this->stream(), {2, length, 0, 2, 64, window}, layout);
+    }
+  }
+}
+
+TYPED_TEST(CudaWindowAttention, AnyHeadSize) {
+  for (const Layout layout : kLayouts) {
+    for (const Index head_dim : kHeadDims) {
+      expect_forward<TypeParam>(this->stream(), {2, 70, 0, 3, head_dim, 40}, layout);
+      expect_forward<TypeParam>(this->stream(), {2, 3, 50, 3, head_dim, 40}, layout);
+      expect_backward<TypeParam>(this->stream(), {2, 70, 0, 3, head_dim, 40}, layout);
+    }
+  }
+}
+
+TYPED_TEST(CudaWindowAttention, KeysOfThePastAreSeen) {
+  for (const Index past : {1, 63, 500}) {
+    for (const Index queries : {1, 2, 8, 9, 64, 130}) {
+      for (const Index window : {64, 200, 2000})
+        expect_forward<TypeParam>(this->stream(), {1, queries, past, 2, 64, window}, Layout::Aligned);
+    }
+  }
+}
+
+// Keys in many shares, and shares of single rows' worth.
+TYPED_TEST(CudaWindowAttention, OneQueryIsSplitOverItsKeys) {
+  for (const Index past : {127, 128, 2047, 5000}) {
+    for (const Index heads : {1, 14}) {
+      for (const Index window : {2048, 10000})
+        expect_forward<TypeParam>(this->stream(), {1, 1, past, heads, 64, window}, Layout::Aligned);
+    }
+  }
+}
+
+TYPED_TEST(CudaWindowAttention, LongSequences) {
+  for (const Index head_dim : {64, 128}) {
+    for (const auto& s : {Shape{1, 2048, 0, 1, head_dim, 2048}, Shape{1, 5000, 0, 1, head_dim, 777}}) {
+      expect_forward<TypeParam>(this->stream(), s, Layout::Aligned);
+      expect_backward<TypeParam>(this->stream(), s, Layout::Aligned);
+    }
+  }
+  expect_forward<TypeParam>(this->stream(), {1, 1024, 2047, 2, 64, 2048}, Layout::Aligned);
+}
+
+TYPED_TEST(CudaWindowAttention, LargeScoresStayFinite) {
+  using T = TypeParam;
+  for (const Index queries : {3, 150}) {
+    const Problem<T> p(this->stream(), {1, queries, 0, 2, 64, 70}, Layout::Aligned, 1e4);
+    for (const double x : Attended<T>(this->stream(), p, Layout::Aligned).out.get().storage)
+      ASSERT_TRUE(std::isfinite(x));
+  }
+}
+
+TYPED_TEST(CudaWindowAttention, TheBitsOfTwoRunsAreTheSame) {
+  using T = TypeParam;
+  for (const auto& s : {Shape{3, 400, 0, 5, 64, 250}, Shape{3, 150, 0, 2, 40, 100}, Shape{1, 1, 2047, 5, 64, 2048}}) {
+    const Problem<T> p(this->stream(), s, Layout::Aligned);
+    Attended<T> one(this->stream(), p, Layout::Aligned), two(this->stream(), p, Layout::Aligned);
+    EXPECT_EQ(one.out.bits(), two.out.bits());
+    EXPECT_EQ(one.log_sum.bits(), two.log_sum.bits());
+    if (s.past > 0) continue;
+    Gradients<T> first(this->stream(), p, one, Layout::Aligned), again(this->stream(), p, one, Layout::Aligned);
+    EXPECT_EQ(first.d_q.bits(), again.d_q.bits());
+    EXPECT_EQ(first.d_k.bits(), again.d_k.bits());
+    EXPECT_EQ(first.d_v.bits(), again.d_v.bits());
+  }
+}
+
+TYPED_TEST(CudaWindowAttention, NoQueriesAreANoOp) {
+  using T = TypeParam;
+  for (const auto& s : {Shape{2, 0, 0, 2, 8, 4}, Shape{2, 0, 5, 2, 8, 4}, Shape{0, 9, 0, 2, 8, 4}}) {
+    const Problem<T> p(this->stream(), s, Layout::Aligned);
+    const Attended<T> attended(this->stream(), p, Layout::Aligned);
+    if (s.past == 0) Gradients<T>(this->stream(), p, attended, Layout::Aligned);
+  }
+  this->stream().wait();
+}
+
+TYPED_TEST(CudaWindowAttention, HeadsTooLargeAreRefused) {
+  using T = TypeParam;
+  const Problem<T> p(this->stream(), {1, 4, 0, 1, 136, 4}, Layout::Aligned);
+  EXPECT_THROW(Attended<T>(this->stream(), p, Layout::Aligned), Error);
+}
+
+}  // namespace
+}  // namespace essh
