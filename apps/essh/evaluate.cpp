@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <limits>
 #include <memory>
 
@@ -47,17 +48,47 @@ void print_table(const PerplexityReport& report, const std::string& model) {
   }
 }
 
+// Perplexity tier by tier, a column for each model; tiers in the order in which they first occur.
+void print_comparison(const std::vector<PerplexityReport>& reports, const std::vector<std::string>& models) {
+  std::vector<std::string> tiers;
+  for (const auto& report : reports) {
+    for (const auto& tier : report.tiers) {
+      if (std::find(tiers.begin(), tiers.end(), tier.tier.name) == tiers.end()) tiers.push_back(tier.tier.name);
+    }
+  }
+  for (const auto& report : reports) {
+    if (report.tokens != reports.front().tokens)
+      log::warn("the models cut the text into different tokens: compare bits per byte (--json), not perplexities");
+  }
+  fmt::print("perplexity at context {}\n\n{:<8}", reports.front().context, "tier");
+  const auto width = [](const std::string& model) { return std::max<std::size_t>(12, model.size() + 2); };
+  for (const auto& model : models) fmt::print("{:>{}}", model, width(model));
+  fmt::print("\n");
+  for (const auto& name : tiers) {
+    fmt::print("{:<8}", name);
+    for (std::size_t m = 0; m < models.size(); ++m) {
+      const auto& measured = reports[m].tiers;
+      const auto found =
+          std::find_if(measured.begin(), measured.end(), [&](const auto& tier) { return tier.tier.name == name; });
+      fmt::print("{:>{}}", found == measured.end() ? "-" : fmt::format("{:.3f}", found->perplexity), width(models[m]));
+    }
+    fmt::print("\n");
+  }
+}
+
 void run(const Options& o) {
   OpenDevice device(o.device);
-  Json list = Json::array();
-  for (const auto& model : o.models) {
-    const auto report = measure(o, model, device.stream);
-    if (o.json)
-      list.push_back(to_json(report, model));
-    else
-      print_table(report, model);
+  std::vector<PerplexityReport> reports;
+  for (const auto& model : o.models) reports.push_back(measure(o, model, device.stream));
+  if (o.json) {
+    Json list = Json::array();
+    for (std::size_t m = 0; m < reports.size(); ++m) list.push_back(to_json(reports[m], o.models[m]));
+    fmt::print("{}\n", to_text(list.size() == 1 ? list.front() : list, 2));
+  } else if (reports.size() == 1) {
+    print_table(reports.front(), o.models.front());
+  } else {
+    print_comparison(reports, o.models);
   }
-  if (o.json) fmt::print("{}\n", to_text(list.size() == 1 ? list.front() : list, 2));
 }
 
 void add_perplexity(CLI::App& verb) {
@@ -78,7 +109,9 @@ void add_perplexity(CLI::App& verb) {
   ppl->add_option("--tokenizer", o->tokenizer, "a tokenizer for text files, when the model folder has none");
   o->device.add_to(*ppl);
   ppl->add_flag("--json", o->json, "print JSON: one object, or a list of them for several models");
-  ppl->footer("Example: essh evaluate ppl runs/tiny --data heldout.txt --context 512 --tiers T1,T4,T10");
+  ppl->footer(
+      "Example: essh evaluate ppl runs/tiny --data heldout.txt --context 512 --tiers T1,T4,T10\n         essh evaluate "
+      "ppl runs/elastic runs/dense --data heldout.txt");
   ppl->callback([o] { run(*o); });
 }
 
