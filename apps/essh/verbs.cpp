@@ -17,6 +17,7 @@ void add_all(CLI::App& app) {
   add_evaluate(app);
   add_frontier(app);
   add_generate(app);
+  add_bench(app);
   add_doctor(app);
 }
 

@@ -19,6 +19,7 @@ void add_logits(CLI::App& app);
 void add_evaluate(CLI::App& app);
 void add_frontier(CLI::App& app);
 void add_generate(CLI::App& app);
+void add_bench(CLI::App& app);
 void add_doctor(CLI::App& app);
 
 // All of them, in the order of the help.

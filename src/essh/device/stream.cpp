@@ -2,6 +2,9 @@
 
 #include <charconv>
 #include <cstring>
+#if ESSH_WITH_CUDA
+#include "essh/device/cuda/profile.h"
+#endif
 
 namespace essh {
 
@@ -59,6 +62,35 @@ void Recording::record(Stream& stream, const std::function<void()>& body) {
   body();
 #endif
 }
+
+#if ESSH_WITH_CUDA
+ProfiledScope::ProfiledScope(Stream& stream) : stream_(stream) {
+  auto* gpu = stream.cuda();
+  if (!gpu) return;
+  auto profile = std::make_shared<cuda::Profile>(*gpu);
+  gpu->set_profile(profile.get());
+  profile_ = profile;
+}
+
+ProfiledScope::~ProfiledScope() {
+  if (profile_) stream_.cuda()->set_profile(nullptr);
+}
+
+std::vector<ProfiledScope::Line> ProfiledScope::lines() {
+  std::vector<Line> list;
+  if (!profile_) return list;
+  for (const auto& line : static_cast<cuda::Profile*>(profile_.get())->lines())
+    list.push_back({line.name, line.calls, line.milliseconds});
+  return list;
+}
+#else
+ProfiledScope::ProfiledScope(Stream& stream) : stream_(stream) {}
+ProfiledScope::~ProfiledScope() = default;
+std::vector<ProfiledScope::Line> ProfiledScope::lines() {
+  static_cast<void>(stream_);
+  return {};
+}
+#endif
 
 DeviceChoice parse_device(std::string_view name) {
   if (name == "cpu") return {};

@@ -114,6 +114,26 @@ class Recording {
   int runs_ = 0;
 };
 
+// GPU time by kernel of what is launched in its scope; nothing on the CPU.
+class ProfiledScope {
+ public:
+  struct Line {
+    std::string name;
+    int calls;
+    double milliseconds;
+  };
+  explicit ProfiledScope(Stream& stream);
+  ~ProfiledScope();
+  ProfiledScope(const ProfiledScope&) = delete;
+  ProfiledScope& operator=(const ProfiledScope&) = delete;
+  // The longest first.
+  std::vector<Line> lines();
+
+ private:
+  Stream& stream_;
+  std::shared_ptr<void> profile_;
+};
+
 // Elements from the host to a device view of the same size, and back.
 template <class T>
 void upload(Stream& stream, std::span<const std::type_identity_t<T>> from, Vector<T> to) {

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "essh/device/cuda/check.h"
-#include "essh/device/cuda/stream.h"
+#include "essh/device/cuda/profile.h"
 
 namespace essh::cuda {
 
@@ -18,6 +18,7 @@ struct Shape {
 template <class... Parameters, class... Arguments>
 void launch(Stream& stream, const char* name, Shape shape, void (*kernel)(Parameters...), Arguments&&... arguments) {
   if (shape.grid.x == 0 || shape.grid.y == 0 || shape.grid.z == 0) return;
+  const ProfileScope timed(stream, name);
   nvtxRangePushA(name);
   if (shape.shared > 48 * 1024)
     check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shape.shared)), name);

@@ -10,6 +10,8 @@ struct CUgraphExec_st;
 
 namespace essh::cuda {
 
+class Profile;
+
 // Kernels run on one GPU in the order of their launch, while the caller goes on.
 class Stream {
  public:
@@ -34,6 +36,10 @@ class Stream {
   // another process keeps it and gives it back before the first launch.
   std::map<std::string, std::string>& choices() { return choices_; }
 
+  // Times every launch while there is one; owned by the caller.
+  Profile* profile() const { return profile_; }
+  void set_profile(Profile* profile) { profile_ = profile; }
+
   // Things that live as long as the stream, made on first use: handles of libraries, tuned choices.
   template <class T>
   T& attachment() {
@@ -52,6 +58,7 @@ class Stream {
   int multiprocessors_ = 0;
   std::string description_;
   Arena scratch_;
+  Profile* profile_ = nullptr;
   std::unique_ptr<Staging> staging_;
   std::map<std::string, std::string> choices_;
   std::vector<std::pair<const void*, std::shared_ptr<void>>> attachments_;

@@ -36,31 +36,39 @@ struct Forward {
 
 constexpr int kRowThreads = 8;
 
-// A block owns 32 columns of one gate and a share of the rows.
-template <class T>
-__global__ void backward(GatesBackward<T> op, float* partial) {
+// A block owns 32 runs of N columns of one gate and a share of the rows.
+template <int N, class T>
+__global__ void __launch_bounds__(32 * kRowThreads) backward(GatesBackward<T> op, float* partial) {
   const int gate = blockIdx.z;
-  const Index c = Index{blockIdx.x} * 32 + threadIdx.x, columns = op.write.cols;
+  const Index c = (Index{blockIdx.x} * 32 + threadIdx.x) * N, columns = op.write.cols;
   const Matrix<const float> value = gate == 0 ? op.write : gate == 1 ? op.read : op.clock;
   const Matrix<const float> d_value = gate == 0 ? op.d_write : gate == 1 ? op.d_read : op.d_clock;
   const Matrix<T> d_logits = gate == 0 ? op.d_write_logits : gate == 1 ? op.d_read_logits : op.d_clock_logits;
-  float sum = 0;
+  float sums[N] = {};
   if (c < columns) {
     for (Index row = Index{blockIdx.y} * kRowThreads + threadIdx.y; row < value.rows; row += gridDim.y * kRowThreads) {
-      const float x = value(row, c);
-      // softplus'(s) = sigmoid(s) = 1 - e^{-clock}
-      const float slope = gate == 2 ? -expm1f(-x) : x * (1.0f - 0.5f * x);
-      const float d = d_value(row, c) * slope;
-      d_logits(row, c) = cuda::narrow<T>(d);
-      sum += d;
+      float x[N], d[N];
+      cuda::load(value.row(row) + c, x);
+      cuda::load(d_value.row(row) + c, d);
+#pragma unroll
+      for (int i = 0; i < N; ++i) {
+        // softplus'(s) = sigmoid(s) = 1 - e^{-clock}
+        d[i] *= gate == 2 ? -expm1f(-x[i]) : x[i] * (1.0f - 0.5f * x[i]);
+        sums[i] += d[i];
+      }
+      cuda::store(d_logits.row(row) + c, d);
     }
   }
-  __shared__ float parts[kRowThreads][32];
-  parts[threadIdx.y][threadIdx.x] = sum;
+  __shared__ float parts[kRowThreads][32][N];
+#pragma unroll
+  for (int i = 0; i < N; ++i) parts[threadIdx.y][threadIdx.x][i] = sums[i];
   __syncthreads();
   if (threadIdx.y != 0 || c >= columns) return;
-  for (int i = 1; i < kRowThreads; ++i) sum += parts[i][threadIdx.x];
-  partial[(Index{blockIdx.y} * 3 + gate) * columns + c] = sum;
+#pragma unroll
+  for (int i = 0; i < N; ++i) {
+    for (int j = 1; j < kRowThreads; ++j) sums[i] += parts[j][threadIdx.x][i];
+    partial[(Index{blockIdx.y} * 3 + gate) * columns + c + i] = sums[i];
+  }
 }
 
 // partial is [share][gate][column].
@@ -88,10 +96,18 @@ void run(cuda::Stream& stream, const GatesBackward<T>& op) {
   if (op.write.rows == 0 || op.write.cols == 0) return;
   cuda::Scratch scratch(stream);
   const Index columns = op.write.cols;
-  const unsigned shares = std::min(cuda::blocks_for(op.write.rows, kRowThreads * 4), 128u);
+  const unsigned shares = std::min(cuda::blocks_for(op.write.rows, kRowThreads * 4), 256u);
   float* partial = scratch.take<float>(Index{shares} * 3 * columns);
-  cuda::launch(stream, "gates_backward", {dim3(cuda::blocks_for(columns, 32), shares, 3), dim3(32, kRowThreads)},
-               backward<T>, op, partial);
+  const auto launch_runs = [&]<int N>() {
+    cuda::launch(stream, "gates_backward", {dim3(cuda::blocks_for(columns, 32 * N), shares, 3), dim3(32, kRowThreads)},
+                 backward<N, T>, op, partial);
+  };
+  const auto runs_of_4 = [](const auto&... m) { return (cuda::aligned(m, 4) && ...); };
+  if (runs_of_4(op.write, op.read, op.clock, op.d_write, op.d_read, op.d_clock, op.d_write_logits, op.d_read_logits,
+                op.d_clock_logits))
+    launch_runs.template operator()<4>();
+  else
+    launch_runs.template operator()<1>();
   cuda::launch(stream, "gates_biases", {cuda::blocks_for(3 * columns, 128), 128}, add_biases, partial, Index{shares},
                columns, op.d_write_bias.data, op.d_read_bias.data, op.d_clock_bias.data);
 }

@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "essh/device/cuda/check.h"
+#include "essh/device/cuda/profile.h"
 
 namespace essh::cuda {
 namespace {
@@ -35,6 +36,12 @@ std::uint32_t alignment(const Matmul& p) {
   const auto in = element_size(p.input), out = element_size(p.output);
   return std::min({alignment(p.left.data, p.left.stride, in), alignment(p.right.data, p.right.stride, in),
                    alignment(p.addend, p.addend_stride, out), alignment(p.result, p.result_stride, out)});
+}
+
+std::string shape_name(const Matmul& p) {
+  return fmt::format("matmul {}{} {}{} {}x{}x{} {} a{}", p.input == MatmulType::BFloat16 ? "b" : "f",
+                     p.output == MatmulType::BFloat16 ? "b" : "f", p.left.turned ? "t" : "n",
+                     p.right.turned ? "t" : "n", p.rows, p.columns, p.inner, p.beta != 0 ? "add" : "set", alignment(p));
 }
 
 std::string hexadecimal(const cublasLtMatmulAlgo_t& algorithm) {
@@ -129,6 +136,7 @@ MatmulPlans::~MatmulPlans() = default;
 
 void MatmulPlans::multiply(const Matmul& p) {
   const auto& found = plan(p);
+  const ProfileScope timed(stream_, stream_.profile() ? shape_name(p).c_str() : "");
   check_blas(found.run(*library_, stream_, p, found.algorithm, p.addend, found.addend, p.result, found.result),
              "product");
 }
@@ -157,10 +165,7 @@ MatmulPlans::Plan& MatmulPlans::plan(const Matmul& p) {
 
 void MatmulPlans::choose(const Matmul& p, Plan& plan) {
   const auto align = alignment(p);
-  const auto name =
-      fmt::format("matmul {}{} {}{} {}x{}x{} {} a{}", p.input == MatmulType::BFloat16 ? "b" : "f",
-                  p.output == MatmulType::BFloat16 ? "b" : "f", p.left.turned ? "t" : "n", p.right.turned ? "t" : "n",
-                  p.rows, p.columns, p.inner, p.beta != 0 ? "add" : "set", align);
+  const auto name = shape_name(p);
   auto& choices = stream_.choices();
   if (const auto known = choices.find(name); known != choices.end() && parse(known->second, plan.algorithm)) {
     cublasLtMatmulHeuristicResult_t facts{};

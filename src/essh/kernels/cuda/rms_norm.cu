@@ -48,19 +48,27 @@ __global__ void __launch_bounds__(32 * kRowsPerBlock) backward(RmsNormBackward<T
     const T *x = op.x.row(row), *d_y = op.d_y.row(row);
     T* d_x = op.d_x.row(row);
     const float inverse = op.inverse_rms[row];
+    using Run = cuda::Pack<T, N>;
+    Run values[Packs], slopes[Packs];
     float along = 0;
 #pragma unroll
     for (int pack = 0; pack < Packs; ++pack) {
       const Index c = (pack * 32 + lane) * N;
       if (c >= width) break;
-      float values[N], slopes[N], gain[N];
-      cuda::load(x + c, values);
-      cuda::load(d_y + c, slopes);
+      values[pack] = *reinterpret_cast<const Run*>(x + c);
+      slopes[pack] = *reinterpret_cast<const Run*>(d_y + c);
+    }
+#pragma unroll
+    for (int pack = 0; pack < Packs; ++pack) {
+      const Index c = (pack * 32 + lane) * N;
+      if (c >= width) break;
+      float gain[N];
       cuda::load(op.gain.data + c, gain);
 #pragma unroll
       for (int i = 0; i < N; ++i) {
-        along += values[i] * slopes[i] * gain[i];
-        sums[pack][i] += values[i] * slopes[i] * inverse;
+        const float product = cuda::widen(values[pack].items[i]) * cuda::widen(slopes[pack].items[i]);
+        along += product * gain[i];
+        sums[pack][i] += product * inverse;
       }
     }
     const float shift = cuda::warp_sum(along) * inverse * inverse / static_cast<float>(width);
@@ -68,13 +76,14 @@ __global__ void __launch_bounds__(32 * kRowsPerBlock) backward(RmsNormBackward<T
     for (int pack = 0; pack < Packs; ++pack) {
       const Index c = (pack * 32 + lane) * N;
       if (c >= width) break;
-      float values[N], slopes[N], gain[N], result[N];
-      cuda::load(x + c, values);
-      cuda::load(d_y + c, slopes);
+      float gain[N], result[N];
       cuda::load(op.gain.data + c, gain);
       cuda::load(d_x + c, result);
 #pragma unroll
-      for (int i = 0; i < N; ++i) result[i] += inverse * (gain[i] * slopes[i] - values[i] * shift);
+      for (int i = 0; i < N; ++i) {
+        result[i] +=
+            inverse * (gain[i] * cuda::widen(slopes[pack].items[i]) - cuda::widen(values[pack].items[i]) * shift);
+      }
       cuda::store(d_x + c, result);
     }
   }
@@ -111,7 +120,7 @@ void run(cuda::Stream& stream, const RmsNormBackward<T>& op) {
   if (op.x.rows == 0) return;
   cuda::Scratch scratch(stream);
   const unsigned blocks =
-      std::min(cuda::blocks_for(op.x.rows, kRowsPerBlock), static_cast<unsigned>(stream.multiprocessors() * 4));
+      std::min(cuda::blocks_for(op.x.rows, kRowsPerBlock), static_cast<unsigned>(stream.multiprocessors() * 6));
   const Index width = op.x.cols;
   float* partial = op.d_gain.empty() ? nullptr : scratch.take<float>(blocks * width);
   const std::size_t shared = partial ? static_cast<std::size_t>(kRowsPerBlock * width) * sizeof(float) : 0;

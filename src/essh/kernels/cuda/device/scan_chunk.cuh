@@ -207,12 +207,13 @@ __device__ void load_values(typename S::Value* to, const Matrix<const T>& from, 
                             int width) {
   static_assert(S::kValues % 4 == 0);
   const T* start = from.row(first) + column;
-  const bool packed = width % 4 == 0 && from.stride % 4 == 0 &&
+  const int stride = static_cast<int>(from.stride);
+  const bool packed = width % 4 == 0 && stride % 4 == 0 &&
                       reinterpret_cast<std::uintptr_t>(start) % (4 * sizeof(T)) == 0;
   for (int i = threadIdx.x; i < kTokens * (S::kValues / 4); i += kTileThreads) {
     const int t = i / (S::kValues / 4), p = i % (S::kValues / 4) * 4;
     Pack<T, 4> pack;
-    const T* row = start + t * from.stride;
+    const T* row = start + t * stride;
     if (t < count && packed && p < width) {
       pack = *reinterpret_cast<const Pack<T, 4>*>(row + p);
     } else {

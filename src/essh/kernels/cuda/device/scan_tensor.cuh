@@ -44,12 +44,12 @@ template <int Rows, int Columns>
 struct Halves {
   Half<Rows, Columns> high, low;
 
-  __device__ void set(int r, int c, float x) {
-    const BFloat16 rounded = narrow<BFloat16>(x);
-    high.at[r * Half<Rows, Columns>::kStride + c] = rounded;
-    low.at[r * Half<Rows, Columns>::kStride + c] = narrow<BFloat16>(x - widen(rounded));
-  }
   // Elements (r, c) and (r, c + 1), c even.
+  __device__ void set(int r, int c, float x, float y) {
+    const Word word = device::pack(x, y);
+    high.word(r, c) = word;
+    low.word(r, c) = device::pack(x - __uint_as_float(word << 16), y - __uint_as_float(word & 0xffff0000u));
+  }
   __device__ float2 pair(int r, int c) {
     const Word h = high.word(r, c), l = low.word(r, c);
     return {__uint_as_float(h << 16) + __uint_as_float(l << 16),
@@ -92,56 +92,69 @@ __device__ __forceinline__ void add(float (&left)[4], float (&right)[4], const S
   add(left, right, a.high, high);
 }
 
-// Four consecutive tokens of one mode belong to a thread: mode = thread % 8, tokens from 4 (thread / 8) on.
+// Two neighbouring modes of two neighbouring tokens belong to a thread; x[token][mode].
 struct TokenMode {
   int mode, first;
-  __device__ TokenMode() : mode(threadIdx.x % kTensorModes), first(threadIdx.x / kTensorModes * 4) {}
+  __device__ TokenMode() : mode(threadIdx.x % 4 * 2), first(threadIdx.x / 4 * 2) {}
 };
 
-// x[j] += everything of earlier tokens of the mode; returns the sum over the chunk. `lines` is [warp][mode].
-__device__ inline float accumulate(float (&x)[4], float (*lines)[kTensorModes]) {
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+// x[1] += x[0], and everything of earlier tokens is added to both; returns the sums over the chunk. `lines` is
+// [warp][mode].
+__device__ inline float2 accumulate(float (&x)[2][2], float (*lines)[kTensorModes]) {
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, mode = lane % 4 * 2;
+  float whole[2] = {0, 0};
+  float before[2];
 #pragma unroll
-  for (int j = 1; j < 4; ++j) x[j] += x[j - 1];
-  float sum = x[3];
+  for (int i = 0; i < 2; ++i) {
+    x[1][i] += x[0][i];
+    float sum = x[1][i];
 #pragma unroll
-  for (int offset = 8; offset < 32; offset *= 2) {
-    const float left = __shfl_up_sync(0xffffffffu, sum, offset);
-    if (lane >= offset) sum += left;
+    for (int offset = 4; offset < 32; offset *= 2) {
+      const float left = __shfl_up_sync(0xffffffffu, sum, offset);
+      if (lane >= offset) sum += left;
+    }
+    before[i] = __shfl_up_sync(0xffffffffu, sum, 4);
+    if (lane < 4) before[i] = 0;
+    if (lane >= 28) lines[warp][mode + i] = sum;
   }
-  float before = __shfl_up_sync(0xffffffffu, sum, 8);
-  if (lane < 8) before = 0;
-  if (lane >= 24) lines[warp][lane % 8] = sum;
   __syncthreads();
-  float whole = 0;
 #pragma unroll
-  for (int w = 0; w < kTileWarps; ++w) {
-    if (w == warp) before += whole;
-    whole += lines[w][lane % 8];
+  for (int i = 0; i < 2; ++i) {
+#pragma unroll
+    for (int w = 0; w < kTileWarps; ++w) {
+      if (w == warp) before[i] += whole[i];
+      whole[i] += lines[w][mode + i];
+    }
+    x[0][i] += before[i];
+    x[1][i] += before[i];
   }
-#pragma unroll
-  for (int j = 0; j < 4; ++j) x[j] += before;
-  return whole;
+  return {whole[0], whole[1]};
 }
 
-// x[j] becomes the sum over its own and all later tokens of the mode.
-__device__ inline void accumulate_back(float (&x)[4], float (*lines)[kTensorModes]) {
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+// x becomes the sum over its own and all later tokens of the mode.
+__device__ inline void accumulate_back(float (&x)[2][2], float (*lines)[kTensorModes]) {
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, mode = lane % 4 * 2;
+  float after[2];
 #pragma unroll
-  for (int j = 2; j >= 0; --j) x[j] += x[j + 1];
-  float sum = x[0];
+  for (int i = 0; i < 2; ++i) {
+    x[0][i] += x[1][i];
+    float sum = x[0][i];
 #pragma unroll
-  for (int offset = 8; offset < 32; offset *= 2) {
-    const float right = __shfl_down_sync(0xffffffffu, sum, offset);
-    if (lane + offset < 32) sum += right;
+    for (int offset = 4; offset < 32; offset *= 2) {
+      const float right = __shfl_down_sync(0xffffffffu, sum, offset);
+      if (lane + offset < 32) sum += right;
+    }
+    after[i] = __shfl_down_sync(0xffffffffu, sum, 4);
+    if (lane >= 28) after[i] = 0;
+    if (lane < 4) lines[warp][mode + i] = sum;
   }
-  float after = __shfl_down_sync(0xffffffffu, sum, 8);
-  if (lane >= 24) after = 0;
-  if (lane < 8) lines[warp][lane] = sum;
   __syncthreads();
-  for (int w = kTileWarps - 1; w > warp; --w) after += lines[w][lane % 8];
 #pragma unroll
-  for (int j = 0; j < 4; ++j) x[j] += after;
+  for (int i = 0; i < 2; ++i) {
+    for (int w = kTileWarps - 1; w > warp; --w) after[i] += lines[w][mode + i];
+    x[0][i] += after[i];
+    x[1][i] += after[i];
+  }
 }
 
 // What a kernel's block works on.
@@ -167,24 +180,60 @@ struct ChunkPlace {
   }
 };
 
-// A gate's values of a thread's four tokens; zero outside.
-__device__ inline void load_gate(float (&x)[4], const Matrix<const float>& gate, const ChunkPlace& at) {
+// A gate's values of a thread's tokens and modes; zero outside.
+__device__ inline void load_gate(float (&x)[2][2], const Matrix<const float>& gate, const ChunkPlace& at) {
   const TokenMode mine;
+  const float* start = gate.row(at.first) + Index{at.channel} * at.modes + mine.mode;
+  const int stride = static_cast<int>(gate.stride);
+  const bool pairs = mine.mode + 1 < at.modes && ((reinterpret_cast<std::uintptr_t>(start) | (stride * 4)) & 7) == 0;
 #pragma unroll
-  for (int j = 0; j < 4; ++j) {
+  for (int j = 0; j < 2; ++j) {
     const int t = mine.first + j;
-    x[j] = t < at.count && mine.mode < at.modes ? gate(at.first + t, Index{at.channel} * at.modes + mine.mode) : 0.0f;
+    const float* place = start + t * stride;
+    float2 both = {0, 0};
+    if (t < at.count) {
+      if (pairs) {
+        both = *reinterpret_cast<const float2*>(place);
+      } else {
+        if (mine.mode < at.modes) both.x = place[0];
+        if (mine.mode + 1 < at.modes) both.y = place[1];
+      }
+    }
+    x[j][0] = both.x;
+    x[j][1] = both.y;
   }
 }
 // Accumulated decay of a thread's tokens; returns that of the chunk.
-__device__ inline float load_decay(float (&x)[4], const Matrix<const float>& clock, const ScanTables& tables,
-                                   const ChunkPlace& at, float (*lines)[kTensorModes]) {
+__device__ inline float2 load_decay(float (&x)[2][2], const Matrix<const float>& clock, const ScanTables& tables,
+                                    const ChunkPlace& at, float (*lines)[kTensorModes]) {
   const TokenMode mine;
   load_gate(x, clock, at);
-  const float gamma = mine.mode < at.modes ? tables.gamma[at.channel * at.modes + mine.mode] : 0.0f;
 #pragma unroll
-  for (int j = 0; j < 4; ++j) x[j] += mine.first + j < at.count ? gamma : 0.0f;
+  for (int i = 0; i < 2; ++i) {
+    const float gamma = mine.mode + i < at.modes ? tables.gamma[at.channel * at.modes + mine.mode + i] : 0.0f;
+#pragma unroll
+    for (int j = 0; j < 2; ++j) x[j][i] += mine.first + j < at.count ? gamma : 0.0f;
+  }
   return accumulate(x, lines);
 }
+
+// The tables of a thread's two modes.
+struct ModePair {
+  const float2* turns[2];
+  float readout_cos[2], readout_sin[2], own[2];  // own = readout_cos (1 - zero_lag)
+
+  __device__ ModePair(const ScanTables& tables, const ChunkPlace& at) {
+    const TokenMode mine;
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const bool inside = mine.mode + i < at.modes;
+      const int mode = inside ? mine.mode + i : 0;
+      turns[i] = tables.turns_of(at.channel, mode);
+      readout_cos[i] = inside ? tables.modes.readout_cos(at.channel, mode) : 0.0f;
+      readout_sin[i] = inside ? tables.modes.readout_sin(at.channel, mode) : 0.0f;
+      own[i] = readout_cos[i] * (1.0f - (inside ? tables.modes.zero_lag(at.channel, mode) : 0.0f));
+    }
+  }
+};
 
 }  // namespace essh::cuda

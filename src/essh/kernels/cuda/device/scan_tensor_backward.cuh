@@ -17,21 +17,29 @@ __global__ void __launch_bounds__(kTileThreads) tensor_adjoint_increments(Select
   const ChunkPlace at(op);
   const TokenMode mine;
   load_values<ScanSizes<BFloat16, 16, P>>(s.values.at, op.d_z, at.first, at.count, at.column, at.width);
-  float read[4], decay[4];
+  float read[2][2], decay[2][2];
   load_gate(read, op.read, at);
-  const float whole = load_decay(decay, op.clock, tables, at, s.lines);
-  const int mode = mine.mode < at.modes ? mine.mode : 0;
-  const float2* turns = tables.turns_of(at.channel, mode);
-  const float kc = tables.modes.readout_cos(at.channel, mode), ks = tables.modes.readout_sin(at.channel, mode);
+  const float2 whole = load_decay(decay, op.clock, tables, at, s.lines);
+  const ModePair modes(tables, at);
 #pragma unroll
-  for (int j = 0; j < 4; ++j) {
-    const float2 turn = turns[mine.first + j];
-    const float reading = read[j] * __expf(-decay[j]);
-    s.factor.set(mine.first + j, mine.mode, reading * (kc * turn.x - ks * turn.y));
-    s.factor.set(mine.first + j, 8 + mine.mode, reading * (kc * turn.y + ks * turn.x));
+  for (int j = 0; j < 2; ++j) {
+    const int t = mine.first + j;
+    float q[2][2];
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const float2 turn = modes.turns[i][t];
+      const float reading = read[j][i] * __expf(-decay[j][i]);
+      q[0][i] = reading * (modes.readout_cos[i] * turn.x - modes.readout_sin[i] * turn.y);
+      q[1][i] = reading * (modes.readout_cos[i] * turn.y + modes.readout_sin[i] * turn.x);
+    }
+    s.factor.set(t, mine.mode, q[0][0], q[0][1]);
+    s.factor.set(t, 8 + mine.mode, q[1][0], q[1][1]);
   }
-  if (mine.first == 0 && mine.mode < at.modes)
-    through[(at.row * gridDim.x + at.channel) * at.modes + mine.mode] = __expf(-whole);
+  if (mine.first == 0) {
+    float* place = through + (at.row * gridDim.x + at.channel) * at.modes + mine.mode;
+    if (mine.mode < at.modes) place[0] = __expf(-whole.x);
+    if (mine.mode + 1 < at.modes) place[1] = __expf(-whole.y);
+  }
   __syncthreads();
   float* to = increments.row(at.row) + Index{at.channel} * 2 * at.modes * at.width;
   state_product<P>(s, [&](int m, int p, float2 x, float2 y) {
@@ -69,21 +77,26 @@ __device__ void load_states(TensorGradientShared<P>& s, const float* state, cons
     const float2* turns = tables.turns_of(at.channel, inside ? mode : 0);
     const float2 one = turns[1], last = turns[at.count - 1], all = turns[at.count];
     float carried = 0, across = 0;
-    for (int p = lane; p < P; p += 32) {
-      float a = 0, b = 0, gx = 0, gy = 0;
+    for (int pair = lane; pair < P / 2; pair += 32) {
+      const int p = 2 * pair;
+      float2 a = {0, 0}, b = {0, 0}, gx = {0, 0}, gy = {0, 0};
       if (inside && p < at.width) {
-        a = state[2 * mode * at.width + p];
-        b = state[(2 * mode + 1) * at.width + p];
-        gx = adjoint[2 * mode * at.width + p];
-        gy = adjoint[(2 * mode + 1) * at.width + p];
+        const int upper = 2 * mode * at.width + p, lower = upper + at.width;
+        const bool both = p + 1 < at.width;
+        a = {state[upper], both ? state[upper + 1] : 0.0f};
+        b = {state[lower], both ? state[lower + 1] : 0.0f};
+        gx = {adjoint[upper], both ? adjoint[upper + 1] : 0.0f};
+        gy = {adjoint[lower], both ? adjoint[lower + 1] : 0.0f};
       }
-      s.state.set(mode, p, s.kept_q[mode] * (one.x * a - one.y * b));
-      s.state.set(8 + mode, p, -s.kept_q[mode] * (one.y * a + one.x * b));
-      s.adjoint.set(mode, p, s.kept_k[mode] * (last.x * gx + last.y * gy));
-      s.adjoint.set(8 + mode, p, s.kept_k[mode] * (last.y * gx - last.x * gy));
-      const float x = all.x * a - all.y * b, y = all.y * a + all.x * b;
-      carried += gx * x + gy * y;
-      across += gy * x - gx * y;
+      const float q = s.kept_q[mode], k = s.kept_k[mode];
+      s.state.set(mode, p, q * (one.x * a.x - one.y * b.x), q * (one.x * a.y - one.y * b.y));
+      s.state.set(8 + mode, p, -q * (one.y * a.x + one.x * b.x), -q * (one.y * a.y + one.x * b.y));
+      s.adjoint.set(mode, p, k * (last.x * gx.x + last.y * gy.x), k * (last.x * gx.y + last.y * gy.y));
+      s.adjoint.set(8 + mode, p, k * (last.y * gx.x - last.x * gy.x), k * (last.y * gx.y - last.x * gy.y));
+      const float2 x = {all.x * a.x - all.y * b.x, all.x * a.y - all.y * b.y},
+                   y = {all.y * a.x + all.x * b.x, all.y * a.y + all.x * b.y};
+      carried += gx.x * x.x + gy.x * y.x + gx.y * x.y + gy.y * y.y;
+      across += gy.x * x.x - gx.x * y.x + gy.y * x.y - gx.y * y.y;
     }
     carried = warp_sum(carried);
     across = warp_sum(across);
@@ -109,18 +122,23 @@ __global__ void __launch_bounds__(kTileThreads)
   const TokenMode mine;
   load_values<ScanSizes<BFloat16, 16, P>>(s.values.at, op.v, at.first, at.count, at.column, at.width);
   load_values<ScanSizes<BFloat16, 16, P>>(s.d_z.at, op.d_z, at.first, at.count, at.column, at.width);
-  float write[4], read[4], decay[4];
+  float write[2][2], read[2][2], decay[2][2];
   load_gate(write, op.write, at);
   load_gate(read, op.read, at);
-  const float whole = load_decay(decay, op.clock, tables, at, s.lines);
+  const float2 whole = load_decay(decay, op.clock, tables, at, s.lines);
   const auto centre = make_factors(s, tables, at, static_cast<float>(op.factor_range), read, write, decay, whole);
+  keep_for_pairs(s.direct, centre, read, write, decay);
 #pragma unroll
-  for (int j = 0; j < 4; ++j) s.unit[mine.first + j][mine.mode] = read[j] * __expf(centre.q - decay[j]);
-  if (mine.first == 0) {
-    s.kept_q[mine.mode] = __expf(-centre.q);
-    s.kept_k[mine.mode] = __expf(centre.k - whole);
+  for (int i = 0; i < 2; ++i) {
+#pragma unroll
+    for (int j = 0; j < 2; ++j)
+      s.unit[mine.first + j][mine.mode + i] = read[j][i] * __expf(centre.q[i] - decay[j][i]);
+    if (mine.first == 0) {
+      s.kept_q[mine.mode + i] = __expf(-centre.q[i]);
+      s.kept_k[mine.mode + i] = __expf(centre.k[i] - (i ? whole.y : whole.x));
+    }
   }
-  const bool directs = __syncthreads_or(centre.direct);
+  const bool directs = __syncthreads_or(centre.direct[0] || centre.direct[1]);
   const Index state_column = Index{at.channel} * 2 * at.modes * at.width;
   load_states<P>(s, op.boundary.row(at.row) + state_column, adjoints.row(at.row) + state_column, tables, at);
   __syncthreads();
@@ -286,38 +304,49 @@ __global__ void __launch_bounds__(kTileThreads)
   __syncthreads();
 
   // d lambda(t) = sum of the gradients of the accumulated decay from t on, less what decays to the end of the chunk.
-  float d_lambda[4];
+  float d_lambda[2][2], to_end[2], gamma[2] = {0, 0};
 #pragma unroll
-  for (int j = 0; j < 4; ++j) d_lambda[j] = mine.mode < at.modes ? s.d_decay[mine.first + j][mine.mode] : 0.0f;
-  float to_end = __expf(-whole) * s.carried[mine.mode];
+  for (int i = 0; i < 2; ++i) {
+    const int mode = mine.mode + i;
+    to_end[i] = __expf(-(i ? whole.y : whole.x)) * s.carried[mode];
 #pragma unroll
-  for (int w = 0; w < kTileWarps; ++w) to_end += s.written[w][mine.mode];
-  accumulate_back(d_lambda, s.lines);
-  float gamma = 0;
+    for (int w = 0; w < kTileWarps; ++w) to_end[i] += s.written[w][mode];
 #pragma unroll
-  for (int j = 0; j < 4; ++j) {
-    const int t = mine.first + j;
-    if (t >= at.count || mine.mode >= at.modes) continue;
-    op.d_clock(at.first + t, Index{at.channel} * at.modes + mine.mode) = d_lambda[j] - to_end;
-    gamma += d_lambda[j] - to_end;
+    for (int j = 0; j < 2; ++j) d_lambda[j][i] = mode < at.modes ? s.d_decay[mine.first + j][mode] : 0.0f;
   }
-  gamma += __shfl_xor_sync(0xffffffffu, gamma, 8);
-  gamma += __shfl_xor_sync(0xffffffffu, gamma, 16);
+  accumulate_back(d_lambda, s.lines);
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+#pragma unroll
+    for (int j = 0; j < 2; ++j) {
+      const int t = mine.first + j;
+      if (t >= at.count || mine.mode + i >= at.modes) continue;
+      op.d_clock(at.first + t, Index{at.channel} * at.modes + mine.mode + i) = d_lambda[j][i] - to_end[i];
+      gamma[i] += d_lambda[j][i] - to_end[i];
+    }
+#pragma unroll
+    for (int offset = 4; offset < 32; offset *= 2) gamma[i] += __shfl_xor_sync(0xffffffffu, gamma[i], offset);
+  }
   __syncthreads();  // lines were read
-  if (lane < 8) s.lines[warp][lane] = gamma;
+  if (lane < 4) {
+    s.lines[warp][mine.mode] = gamma[0];
+    s.lines[warp][mine.mode + 1] = gamma[1];
+  }
   __syncthreads();
-  if (mine.first != 0 || mine.mode >= at.modes) return;
+  const int mode = threadIdx.x;
+  if (mode >= at.modes) return;
   TableGradient total = {};
   for (int w = 0; w < kTileWarps; ++w) {
-    const auto& one = s.sums[w][mine.mode];
-    total.gamma += s.lines[w][mine.mode];
+    const auto& one = s.sums[w][mode];
+    total.gamma += s.lines[w][mode];
     total.theta += one.theta;
     total.readout_cos += one.readout_cos;
     total.readout_sin += one.readout_sin;
     total.zero_lag += one.zero_lag;
   }
-  total.theta += static_cast<float>(at.count) * __expf(-whole) * s.carried_across[mine.mode];
-  partial[(at.row * gridDim.x + at.channel) * at.modes + mine.mode] = total;
+  const float through = __expf(-s.direct.decay[kTokens - 1][mode]);
+  total.theta += static_cast<float>(at.count) * through * s.carried_across[mode];
+  partial[(at.row * gridDim.x + at.channel) * at.modes + mode] = total;
 }
 
 template <int P>

@@ -49,20 +49,23 @@ __global__ void __launch_bounds__(kTileThreads)
   const ChunkPlace at(op);
   const TokenMode mine;
   load_values<ScanSizes<BFloat16, 16, P>>(s.values.at, op.v, at.first, at.count, at.column, at.width);
-  float write[4], decay[4];
+  float write[2][2], decay[2][2];
   load_gate(write, op.write, at);
-  const float whole = load_decay(decay, op.clock, tables, at, s.lines);
-  const int mode = mine.mode < at.modes ? mine.mode : 0;
-  const float2* turns = tables.turns_of(at.channel, mode);
+  const float2 whole = load_decay(decay, op.clock, tables, at, s.lines);
+  const ModePair modes(tables, at);
 #pragma unroll
-  for (int j = 0; j < 4; ++j) {
-    const float2 turn = turns[mine.first + j];
-    const float writing = write[j] * __expf(decay[j] - whole);
-    s.factor.set(mine.first + j, mine.mode, writing * turn.x);
-    s.factor.set(mine.first + j, 8 + mine.mode, writing * turn.y);
+  for (int j = 0; j < 2; ++j) {
+    const int t = mine.first + j;
+    const float2 left = modes.turns[0][t], right = modes.turns[1][t];
+    const float x = write[j][0] * __expf(decay[j][0] - whole.x), y = write[j][1] * __expf(decay[j][1] - whole.y);
+    s.factor.set(t, mine.mode, x * left.x, y * right.x);
+    s.factor.set(t, 8 + mine.mode, x * left.y, y * right.y);
   }
-  if (mine.first == 0 && mine.mode < at.modes)
-    through[(at.row * gridDim.x + at.channel) * at.modes + mine.mode] = __expf(-whole);
+  if (mine.first == 0) {
+    float* place = through + (at.row * gridDim.x + at.channel) * at.modes + mine.mode;
+    if (mine.mode < at.modes) place[0] = __expf(-whole.x);
+    if (mine.mode + 1 < at.modes) place[1] = __expf(-whole.y);
+  }
   __syncthreads();
   float* to = increments.row(at.row) + Index{at.channel} * 2 * at.modes * at.width;
   state_product<P>(s, [&](int m, int p, float2 x, float2 y) {
@@ -102,59 +105,92 @@ struct TensorOutputShared {
   float lines[kTileWarps][kTensorModes];
 };
 
-// The state H of a channel as e^{-centre} J R(theta) H, what q reads from: like k it turns backwards, so J = diag(1, -1). `centre` by mode in shared memory.
+// The state H of a channel as e^{-centre} J R(theta) H, what q reads from: like k it turns backwards, so J = diag(1, -1).
+// `kept` is e^{-centre} by mode.
 template <int P>
 __device__ void load_turned_state(Halves<kPairs, P>& to, const float* from, const ScanTables& tables,
                                   const ChunkPlace& at, const float* kept) {
-  for (int i = threadIdx.x; i < kTensorModes * P; i += kTileThreads) {
-    const int mode = i / P, p = i % P;
-    float x = 0, y = 0;
+  const bool pairs = at.width % 2 == 0 && (reinterpret_cast<std::uintptr_t>(from) & 7) == 0;
+  for (int i = threadIdx.x; i < kTensorModes * (P / 2); i += kTileThreads) {
+    const int mode = i / (P / 2), p = i % (P / 2) * 2;
+    float2 a = {0, 0}, b = {0, 0}, turn = {0, 0};
     if (mode < at.modes && p < at.width) {
-      const float a = from[2 * mode * at.width + p], b = from[(2 * mode + 1) * at.width + p];
-      const float2 turn = tables.turns_of(at.channel, mode)[1];
-      x = kept[mode] * (turn.x * a - turn.y * b);
-      y = -kept[mode] * (turn.y * a + turn.x * b);
+      const float *upper = from + 2 * mode * at.width + p, *lower = upper + at.width;
+      if (pairs) {
+        a = *reinterpret_cast<const float2*>(upper);
+        b = *reinterpret_cast<const float2*>(lower);
+      } else {
+        a = {upper[0], p + 1 < at.width ? upper[1] : 0.0f};
+        b = {lower[0], p + 1 < at.width ? lower[1] : 0.0f};
+      }
+      turn = tables.turns_of(at.channel, mode)[1];
     }
-    to.set(mode, p, x);
-    to.set(8 + mode, p, y);
+    const float c = kept[mode] * turn.x, sine = kept[mode] * turn.y;
+    to.set(mode, p, c * a.x - sine * b.x, c * a.y - sine * b.y);
+    to.set(8 + mode, p, -(sine * a.x + c * b.x), -(sine * a.y + c * b.y));
   }
 }
 
-// q and k of a thread's tokens, the diagonal, and what direct modes need. Returns the centres of q and of k.
+// q and k of a thread's tokens and the diagonal; `centre` of q and of k by mode.
 struct Centres {
-  float q, k, whole;
-  bool direct;
+  float q[2], k[2];
+  bool direct[2];
 };
 template <class Shared>
 __device__ Centres make_factors(Shared& s, const ScanTables& tables, const ChunkPlace& at, float range,
-                                const float (&read)[4], const float (&write)[4], const float (&decay)[4], float whole) {
+                                const float (&read)[2][2], const float (&write)[2][2], const float (&decay)[2][2],
+                                float2 whole) {
   const TokenMode mine;
-  const bool inside = mine.mode < at.modes;
-  const int mode = inside ? mine.mode : 0;
-  const bool direct = inside && whole > range;
-  const Centres centre{direct ? 0.0f : 0.5f * whole, direct ? whole : 0.5f * whole, whole, direct};
-  const float2* turns = tables.turns_of(at.channel, mode);
-  const float kc = tables.modes.readout_cos(at.channel, mode), ks = tables.modes.readout_sin(at.channel, mode);
-  const float own = inside ? kc * (1.0f - tables.modes.zero_lag(at.channel, mode)) : 0.0f;
+  const ModePair modes(tables, at);
+  const float all[2] = {whole.x, whole.y};
+  Centres centre;
 #pragma unroll
-  for (int j = 0; j < 4; ++j) {
-    const int t = mine.first + j;
-    const float2 turn = turns[t];
-    const float reading = read[j] * __expf(centre.q - decay[j]), writing = write[j] * __expf(decay[j] - centre.k);
-    s.q.set(t, mine.mode, reading * (kc * turn.x - ks * turn.y));
-    s.q.set(t, 8 + mine.mode, reading * (kc * turn.y + ks * turn.x));
-    s.k.set(t, mine.mode, writing * turn.x);
-    s.k.set(t, 8 + mine.mode, writing * turn.y);
-    float diagonal = read[j] * write[j] * own;
-#pragma unroll
-    for (int offset = 1; offset < 8; offset *= 2) diagonal += __shfl_xor_sync(0xffffffffu, diagonal, offset);
-    if (mine.mode == 0) s.diagonal[t] = diagonal;
-    s.direct.read[t][mine.mode] = read[j];
-    s.direct.write[t][mine.mode] = write[j];
-    s.direct.decay[t][mine.mode] = decay[j];
+  for (int i = 0; i < 2; ++i) {
+    centre.direct[i] = mine.mode + i < at.modes && all[i] > range;
+    centre.q[i] = centre.direct[i] ? 0.0f : 0.5f * all[i];
+    centre.k[i] = centre.direct[i] ? all[i] : 0.5f * all[i];
   }
-  if (mine.first == 0) s.direct.direct[mine.mode] = direct;
+#pragma unroll
+  for (int j = 0; j < 2; ++j) {
+    const int t = mine.first + j;
+    float q[2][2], k[2][2], diagonal = 0;
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const float2 turn = modes.turns[i][t];
+      const float reading = read[j][i] * __expf(centre.q[i] - decay[j][i]),
+                  writing = write[j][i] * __expf(decay[j][i] - centre.k[i]);
+      q[0][i] = reading * (modes.readout_cos[i] * turn.x - modes.readout_sin[i] * turn.y);
+      q[1][i] = reading * (modes.readout_cos[i] * turn.y + modes.readout_sin[i] * turn.x);
+      k[0][i] = writing * turn.x;
+      k[1][i] = writing * turn.y;
+      diagonal += read[j][i] * write[j][i] * modes.own[i];
+    }
+#pragma unroll
+    for (int part = 0; part < 2; ++part) {
+      s.q.set(t, part * 8 + mine.mode, q[part][0], q[part][1]);
+      s.k.set(t, part * 8 + mine.mode, k[part][0], k[part][1]);
+    }
+    diagonal += __shfl_xor_sync(0xffffffffu, diagonal, 1);
+    diagonal += __shfl_xor_sync(0xffffffffu, diagonal, 2);
+    if (mine.mode == 0) s.diagonal[t] = diagonal;
+  }
   return centre;
+}
+
+// What pairs of tokens need of a thread's tokens.
+__device__ inline void keep_for_pairs(DirectModes& to, const Centres& centre, const float (&read)[2][2],
+                                      const float (&write)[2][2], const float (&decay)[2][2]) {
+  const TokenMode mine;
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+#pragma unroll
+    for (int j = 0; j < 2; ++j) {
+      to.read[mine.first + j][mine.mode + i] = read[j][i];
+      to.write[mine.first + j][mine.mode + i] = write[j][i];
+      to.decay[mine.first + j][mine.mode + i] = decay[j][i];
+    }
+    if (mine.first == 0) to.direct[mine.mode + i] = centre.direct[i];
+  }
 }
 
 // Visits the numbers of a 16 x 16 block from (row, column): body(r, c, number).
@@ -203,14 +239,17 @@ __global__ void __launch_bounds__(kTileThreads)
   const ChunkPlace at(op);
   const TokenMode mine;
   load_values<ScanSizes<BFloat16, 16, P>>(s.values.at, op.v, at.first, at.count, at.column, at.width);
-  float write[4], read[4], decay[4];
+  float write[2][2], read[2][2], decay[2][2];
   load_gate(write, op.write, at);
   load_gate(read, op.read, at);
-  const float whole = load_decay(decay, op.clock, tables, at, s.lines);
-  const auto centre =
-      make_factors(s, tables, at, static_cast<float>(op.factor_range), read, write, decay, whole);
-  if (mine.first == 0) kept[mine.mode] = __expf(-centre.q);
-  const bool directs = __syncthreads_or(centre.direct);
+  const float2 whole = load_decay(decay, op.clock, tables, at, s.lines);
+  const auto centre = make_factors(s, tables, at, static_cast<float>(op.factor_range), read, write, decay, whole);
+  if (mine.first == 0) {
+    kept[mine.mode] = __expf(-centre.q[0]);
+    kept[mine.mode + 1] = __expf(-centre.q[1]);
+  }
+  const bool directs = __syncthreads_or(centre.direct[0] || centre.direct[1]);
+  if (directs) keep_for_pairs(s.direct, centre, read, write, decay);
   load_turned_state<P>(s.state, states.row(at.row) + Index{at.channel} * 2 * at.modes * at.width, tables, at, kept);
   __syncthreads();
 

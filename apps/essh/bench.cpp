@@ -1,0 +1,206 @@
+#include <memory>
+
+#include "apps/essh/device_options.h"
+#include "apps/essh/verbs.h"
+#include "essh/base/json.h"
+#include "essh/base/units.h"
+#include "essh/evaluate/latency.h"
+#include "essh/evaluate/throughput.h"
+#include "essh/model/initialise.h"
+#include "essh/train/run.h"
+
+namespace essh::verbs {
+namespace {
+namespace fs = std::filesystem;
+
+struct Options {
+  std::string model, tier = "full";
+  DeviceOptions device;
+  std::vector<Index> lengths = {2048};
+  TrainingBench training;
+  PrefillBench prefill;
+  LatencyOptions latency;
+  bool profile = false, last_logit = false, json = false;
+};
+
+// A model folder or run, or a preset with its initial weights: speed does not depend on what was learnt.
+Runner open_model(const Options& o) {
+  const auto names = preset_names();
+  if (std::ranges::find(names, o.model) == names.end())
+    return Runner::open(model_of_run(o.model), o.device.chosen_precision());
+  const auto config = preset(o.model);
+  LoadedModel model{config, Parameters<float>(config)};
+  initialise(model.parameters, config, 1);
+  return Runner(std::move(model), o.model, o.device.chosen_precision());
+}
+
+Json sample_fields(const Rates& rates) {
+  return {{"avg_ts", rates.mean()}, {"stddev_ts", rates.deviation()}, {"samples_ts", rates.samples}};
+}
+
+void print_profile(ProfiledScope& profile) {
+  const auto lines = profile.lines();
+  double total = 0;
+  for (const auto& line : lines) total += line.milliseconds;
+  fmt::print("\n{:<52} {:>8} {:>10} {:>7}\n", "kernel", "calls", "ms", "share");
+  for (const auto& line : lines)
+    fmt::print("{:<52} {:>8} {:>10.3f} {:>6.1f}%\n", line.name, line.calls, line.milliseconds,
+               100 * line.milliseconds / total);
+  fmt::print("{:<52} {:>8} {:>10.3f}\n", "all", "", total);
+}
+
+void bench_training(Options o) {
+  OpenDevice device(o.device);
+  const auto config = preset(o.model);
+  auto measure = [&] { return measure_training(config, device.stream, o.device.chosen_precision(), o.training); };
+  const auto result = measure();
+  if (o.json) {
+    Json object = sample_fields(result.rates);
+    object.update({{"model", o.model},
+                   {"device", device.stream.description()},
+                   {"micro_batch", o.training.micro_batch},
+                   {"accumulation", o.training.accumulation},
+                   {"context", o.training.context},
+                   {"mixed", o.training.mixed},
+                   {"flops_per_token", result.flops_per_token},
+                   {"state_bytes", result.state_bytes},
+                   {"activation_bytes", result.activation_bytes}});
+    fmt::print("{}\n", to_text(object, 2));
+  } else {
+    fmt::print(
+        "{} on {}: training, micro-batch {} x {}, context {}{}: {} +- {} tok/s ({}FLOP/s in products at full "
+        "capacity), {} of weights, gradients and moments, {} of activations, loss {:.3f}\n",
+        o.model, device.stream.description(), o.training.micro_batch, o.training.accumulation, o.training.context,
+        o.training.mixed ? ", capacity-mixed" : "", format_count(result.rates.mean()),
+        format_count(result.rates.deviation()), format_count(result.flops_per_token * result.rates.mean()),
+        format_bytes(static_cast<double>(result.state_bytes)),
+        format_bytes(static_cast<double>(result.activation_bytes)), result.loss);
+  }
+  if (!o.profile) return;
+  o.training.warmup = 0;
+  o.training.steps = 1;
+  o.training.accumulation = o.training.mixed ? 4 : 1;
+  ProfiledScope profile(device.stream);
+  measure();
+  print_profile(profile);
+}
+
+void bench_prefill(Options o) {
+  OpenDevice device(o.device);
+  const auto runner = open_model(o);
+  const auto tier = find_tier(runner.config(), o.tier);
+  o.prefill.all_logits = !o.last_logit;
+  Json list = Json::array();
+  for (const Index length : o.lengths) {
+    o.prefill.tokens = length;
+    const auto rates = measure_prefill(runner, tier.capacity, device.stream, o.prefill);
+    if (o.json) {
+      Json object = sample_fields(rates);
+      object.update({{"model", o.model},
+                     {"device", device.stream.description()},
+                     {"tier", tier.name},
+                     {"n_prompt", length},
+                     {"n_gen", 0},
+                     {"n_depth", 0},
+                     {"logits", o.last_logit ? "last" : "all"}});
+      list.push_back(object);
+    } else {
+      fmt::print("{} {} on {}: prefill of {} tokens, {} logits: {} +- {} tok/s\n", o.model, tier.name,
+                 device.stream.description(), length, o.last_logit ? "last" : "all", format_count(rates.mean()),
+                 format_count(rates.deviation()));
+      std::fflush(stdout);
+    }
+  }
+  if (o.json) fmt::print("{}\n", to_text(list, 2));
+  if (!o.profile) return;
+  o.prefill.warmup = 0;
+  o.prefill.runs = 1;
+  ProfiledScope profile(device.stream);
+  measure_prefill(runner, tier.capacity, device.stream, o.prefill);
+  print_profile(profile);
+}
+
+void bench_decoding(const Options& o) {
+  OpenDevice device(o.device);
+  const auto runner = open_model(o);
+  const auto tier = find_tier(runner.config(), o.tier);
+  const auto result = measure_latency(runner, tier, device.stream, o.latency);
+  if (o.json) {
+    const double rate = 1e3 / result.decode_ms;
+    const Json object = {{"model", o.model},
+                         {"device", device.stream.description()},
+                         {"tier", tier.name},
+                         {"n_prompt", 0},
+                         {"n_gen", o.latency.steps},
+                         {"n_depth", o.latency.depth},
+                         {"avg_ts", rate},
+                         {"decode_ms", result.decode_ms},
+                         {"decode_ms_low", result.decode_ms_low},
+                         {"decode_ms_high", result.decode_ms_high},
+                         {"state_bytes", result.session_bytes},
+                         {"bytes_per_token", result.weight_bytes}};
+    fmt::print("{}\n", to_text(object, 2));
+    return;
+  }
+  fmt::print(
+      "{} {} on {}: decoding at depth {}: {:.3f} ms a token ({:.3f} to {:.3f}), {:.1f} tok/s, {} of weights, {} of "
+      "state\n",
+      o.model, tier.name, device.stream.description(), o.latency.depth, result.decode_ms, result.decode_ms_low,
+      result.decode_ms_high, 1e3 / result.decode_ms, format_bytes(static_cast<double>(result.weight_bytes)),
+      format_bytes(static_cast<double>(result.session_bytes)));
+}
+
+template <class Run>
+CLI::App* add_kind(CLI::App& verb, const char* name, const char* help, const std::shared_ptr<Options>& o,
+                   const Run& run) {
+  auto* kind = verb.add_subcommand(name, help);
+  o->device.add_to(*kind);
+  kind->add_flag("--json", o->json, "print JSON");
+  kind->callback([o, run] { run(*o); });
+  return kind;
+}
+
+}  // namespace
+
+void add_bench(CLI::App& app) {
+  auto* verb = app.add_subcommand("bench", "speed of training, prompts and decoding on this machine");
+  verb->require_subcommand(1);
+  verb->footer("Example: essh bench train 370m --device cuda --profile");
+  const auto presets = fmt::format("one of {}", fmt::join(preset_names(), ", "));
+  {
+    auto o = std::make_shared<Options>();
+    auto* kind = add_kind(*verb, "train", "whole training steps on random tokens", o, bench_training);
+    kind->add_option("PRESET", o->model, presets)->required()->check(CLI::IsMember(preset_names()));
+    kind->add_option("--micro-batch", o->training.micro_batch, "sequences in one pass")->capture_default_str();
+    kind->add_option("--accumulation", o->training.accumulation, "passes in one step")->capture_default_str();
+    kind->add_option("--context", o->training.context, "tokens of a sequence")->capture_default_str();
+    kind->add_option("--loss-rows", o->training.loss_rows, "positions whose logits are held at once")
+        ->capture_default_str();
+    kind->add_option("--steps", o->training.steps, "timed steps")->capture_default_str();
+    kind->add_flag("--mixed", o->training.mixed, "capacity-mixed with f = 0.75 and distillation");
+    kind->add_flag("--profile", o->profile, "GPU time by kernel, of a further step");
+    kind->footer("Example: essh bench train 370m --device cuda --micro-batch 8 --accumulation 16");
+  }
+  {
+    auto o = std::make_shared<Options>();
+    auto* kind = add_kind(*verb, "prefill", "reading prompts, batch 1", o, bench_prefill);
+    kind->add_option("MODEL", o->model, "a model folder, a run, or a preset with initial weights")->required();
+    kind->add_option("--tier", o->tier, "T4, full, xi=0.3 or 18x1792")->capture_default_str();
+    kind->add_option("--lengths", o->lengths, "tokens of the prompts")->delimiter(',')->capture_default_str();
+    kind->add_option("--piece", o->prefill.piece, "tokens taken in at once")->capture_default_str();
+    kind->add_flag("--last-logit", o->last_logit, "logits of the last token only");
+    kind->add_flag("--profile", o->profile, "GPU time by kernel, of a further prompt of the last length");
+    kind->footer("Example: essh bench prefill 1.5b --device cuda --lengths 2048,8192,32768,131072");
+  }
+  {
+    auto o = std::make_shared<Options>();
+    auto* kind = add_kind(*verb, "decode", "one token after the other, batch 1", o, bench_decoding);
+    kind->add_option("MODEL", o->model, "a model folder, a run, or a preset with initial weights")->required();
+    kind->add_option("--tier", o->tier, "T4, full, xi=0.3 or 18x1792")->capture_default_str();
+    kind->add_option("--depth", o->latency.depth, "tokens read before")->capture_default_str();
+    kind->add_option("--steps", o->latency.steps, "timed steps")->capture_default_str();
+    kind->footer("Example: essh bench decode models/tiny --depth 2048");
+  }
+}
+
+}  // namespace essh::verbs

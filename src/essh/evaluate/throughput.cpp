@@ -1,0 +1,152 @@
+#include "essh/evaluate/throughput.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <numeric>
+
+#include "essh/base/rng.h"
+#include "essh/kernels/clear.h"
+#include "essh/kernels/copy.h"
+#include "essh/model/initialise.h"
+#include "essh/train/master_weights.h"
+#include "essh/train/objective.h"
+#include "essh/train/optimizer.h"
+
+namespace essh {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+TokenRows random_rows(Index sequences, Index length, Index vocabulary, std::uint64_t seed) {
+  Rng rng(seed);
+  TokenRows rows{.sequences = sequences, .length = length, .inputs = {}, .targets = {}};
+  for (Index i = 0; i < rows.tokens(); ++i) {
+    rows.inputs.push_back(static_cast<std::int32_t>(rng.below(static_cast<std::uint64_t>(vocabulary))));
+    rows.targets.push_back(static_cast<std::int32_t>(rng.below(static_cast<std::uint64_t>(vocabulary))));
+  }
+  return rows;
+}
+
+template <class T>
+TrainingRates train(const ModelConfig& config, Stream& stream, const TrainingBench& bench) {
+  const Model<T> model(config);
+  const auto& layout = model.layout();
+  MasterWeights<T> weights(layout, stream);
+  {
+    Parameters<float> initial(config);
+    initialise(initial, config, 1);
+    weights.set({initial.data(), static_cast<std::size_t>(layout.size())});
+  }
+  const Array<float> gradient(stream.device(), layout.size(), "gradients");
+  const Array<double> totals(stream.device(), 2 * kLossTotals + 1, "losses"),
+      squares(stream.device(), config.num_hidden_layers * config.intermediate_size, "squared activations");
+  clear(stream, squares.view());
+  const OptimizerRecipe recipe;
+  Optimizer optimizer(layout, recipe, DecayGroups::Pretraining, std::vector<bool>(layout.tensors().size()), stream);
+  Objective<T> objective(model, stream, bench.loss_rows);
+  const auto full = full_capacity(config);
+  const auto tiers = tiers_of(config);
+  const double scale = 1.0 / static_cast<double>(bench.micro_batch * bench.context * bench.accumulation);
+  const Gradients<T> gradients{&layout, gradient.data()};
+  const auto unit_squares = dense(squares.data(), config.num_hidden_layers, config.intermediate_size);
+
+  TrainingRates result;
+  std::size_t next_tier = 0;
+  for (int step = 0; step < bench.warmup + bench.steps; ++step) {
+    stream.wait();
+    const auto start = Clock::now();
+    clear(stream, gradient.view());
+    clear(stream, totals.view());
+    for (Index i = 0; i < bench.accumulation; ++i) {
+      const auto rows = random_rows(bench.micro_batch, bench.context, config.vocab_size, static_cast<std::uint64_t>(i));
+      if (bench.mixed && i % 4 == 3) {
+        Teacher<T> teacher{.model = &model, .weights = weights.weights()};
+        teacher.hidden = objective.observe(model, weights.weights(), rows, full);
+        objective.learn(weights.weights(), gradients, rows, tiers[next_tier++ % tiers.size()].capacity,
+                        {.kl = 0.5, .scale = scale, .ffn_gradient = 0.5}, &teacher, {},
+                        totals.view(kLossTotals, kLossTotals));
+      } else {
+        objective.learn(weights.weights(), gradients, rows, full, {.scale = scale}, nullptr, unit_squares,
+                        totals.view(0, kLossTotals));
+      }
+      objective.release();
+    }
+    optimizer.add_squares(gradient.view(), totals.data() + 2 * kLossTotals);
+    std::vector<double> sums(static_cast<std::size_t>(totals.size()));
+    download(stream, totals.view(), sums);
+    optimizer.step(weights.values(), weights.rounded(), gradient.view(), 1e-4,
+                   clip_factor(std::sqrt(sums.back()), recipe.clip));
+    stream.wait();
+    const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
+    if (step >= bench.warmup)
+      result.rates.samples.push_back(static_cast<double>(bench.micro_batch * bench.context * bench.accumulation) /
+                                     seconds);
+    result.loss = sums[0] / std::max(1.0, sums[2]);
+  }
+  for (const auto& spec : layout.tensors()) {
+    if (spec.is_matrix()) result.flops_per_token += 6.0 * static_cast<double>(spec.rows * spec.cols);
+  }
+  result.state_bytes = static_cast<std::size_t>(layout.size()) * (4 * sizeof(float) + (sizeof(T) < 4 ? sizeof(T) : 0));
+  result.activation_bytes = objective.memory();
+  return result;
+}
+
+}  // namespace
+
+double Rates::mean() const {
+  return std::accumulate(samples.begin(), samples.end(), 0.0) / static_cast<double>(samples.size());
+}
+
+double Rates::deviation() const {
+  double squares = 0;
+  for (const double sample : samples) squares += (sample - mean()) * (sample - mean());
+  return samples.size() > 1 ? std::sqrt(squares / static_cast<double>(samples.size() - 1)) : 0;
+}
+
+TrainingRates measure_training(const ModelConfig& config, Stream& stream, Precision precision,
+                               const TrainingBench& bench) {
+  const bool half =
+      precision == Precision::BFloat16 || (precision == Precision::Auto && stream.device() == Device::Cuda);
+  return half ? train<BFloat16>(config, stream, bench) : train<float>(config, stream, bench);
+}
+
+Rates measure_prefill(const Runner& runner, Capacity capacity, Stream& stream, const PrefillBench& bench) {
+  const Index vocabulary = runner.config().vocab_size;
+  const auto rows = random_rows(1, bench.tokens, vocabulary, 1);
+  const Array<float> state(stream.device(), runner.state_size(stream, capacity), "the state of a sequence");
+  Arena arena(stream.device());
+  constexpr Index kLogitRows = 2048;
+  Rates rates;
+  for (int call = -bench.warmup; call < bench.runs; ++call) {
+    stream.wait();
+    const auto start = Clock::now();
+    launch(stream, Fill<float>{.x = dense(state.data(), 1, state.size()), .value = 0});
+    for (Index position = 0; position < bench.tokens; position += bench.piece) {
+      arena.release();
+      const Index length = std::min(bench.piece, bench.tokens - position);
+      const Pass pass{.stream = stream, .arena = arena, .capacity = capacity, .sequences = 1, .length = length};
+      const auto ids = arena.vector<std::int32_t>(length);
+      const auto device_position = arena.vector<Index>(1);
+      upload(stream,
+             std::span(rows.inputs).subspan(static_cast<std::size_t>(position), static_cast<std::size_t>(length)), ids);
+      upload(stream, {&position, 1}, device_position);
+      runner.with(stream, [&]<class T>(const Model<T>& model, const Weights<T>& weights) {
+        const auto hidden =
+            model.extend(pass, weights, ids, dense(state.data(), 1, state.size()), {{&position, 1}, device_position});
+        const Index chunk = bench.all_logits ? std::min(kLogitRows, length) : 1;
+        const auto logits = arena.matrix<T>(chunk, vocabulary);
+        for (Index row = bench.all_logits ? 0 : length - 1; row < length; row += chunk) {
+          const Index count = std::min(chunk, length - row);
+          model.head(pass, weights, hidden.middle(row, count), logits.top(count));
+        }
+      });
+    }
+    stream.wait();
+    const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
+    if (call >= 0) rates.samples.push_back(static_cast<double>(bench.tokens) / seconds);
+  }
+  return rates;
+}
+
+}  // namespace essh

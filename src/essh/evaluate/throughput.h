@@ -1,0 +1,50 @@
+#pragma once
+#include <string>
+#include <vector>
+
+#include "essh/decode/runner.h"
+#include "essh/train/recipe.h"
+
+namespace essh {
+
+// Rates of repeated measurements, in tokens per second.
+struct Rates {
+  std::vector<double> samples;
+
+  double mean() const;
+  double deviation() const;
+};
+
+struct TrainingBench {
+  Index micro_batch = 8, accumulation = 16, context = 2048;
+  Index loss_rows = 8192;
+  // Optimizer steps; the first ones, which take memory and tune products, do not count.
+  int warmup = 1, steps = 3;
+  // Every fourth micro-batch at one of the ten capacities with distillation, as in pretraining with f = 0.75; otherwise
+  // full capacity only.
+  bool mixed = false;
+};
+
+struct TrainingRates {
+  Rates rates;
+  double flops_per_token = 0;  // of the matrix products
+  std::size_t state_bytes = 0, activation_bytes = 0;
+  double loss = 0;  // of the last step: that something was learnt
+};
+
+// Whole training steps on random tokens: forward, loss, backward, gradient norm and optimizer.
+TrainingRates measure_training(const ModelConfig& config, Stream& stream, Precision precision,
+                               const TrainingBench& bench);
+
+struct PrefillBench {
+  Index tokens = 2048;
+  // Tokens taken in at once.
+  Index piece = 8192;
+  // Logits of every position, a few at a time and thrown away, or of the last one only.
+  bool all_logits = true;
+  int warmup = 3, runs = 5;
+};
+// Rates of reading a prompt into recurrent state and window, batch 1.
+Rates measure_prefill(const Runner& runner, Capacity capacity, Stream& stream, const PrefillBench& bench);
+
+}  // namespace essh
