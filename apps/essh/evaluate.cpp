@@ -8,8 +8,10 @@
 #include "essh/base/log.h"
 #include "essh/base/units.h"
 #include "essh/evaluate/perplexity.h"
+#include "essh/evaluate/recall.h"
 #include "essh/evaluate/tier_choice.h"
 #include "essh/train/run.h"
+#include "essh/train/training_data.h"
 
 namespace essh::verbs {
 namespace {
@@ -115,6 +117,84 @@ void add_perplexity(CLI::App& verb) {
   ppl->callback([o] { run(*o); });
 }
 
+struct RecallArguments {
+  std::vector<std::string> models, tiers = {"all"};
+  std::string task;
+  std::int64_t length = 0, pairs = 0, symbols = 0;
+  RecallOptions recall;
+  int threads = 0;
+  bool json = false;
+};
+
+// The task that the model was trained on, as far as the arguments do not say otherwise.
+TaskOptions task_of(const RecallArguments& a, const fs::path& folder) {
+  DataRecipe data;
+  if (fs::exists(folder / "essh.json")) {
+    const auto provenance = read_json(folder / "essh.json", {.bytes = 8u << 20});
+    if (provenance.is_object() && provenance.contains("recipe") && provenance["recipe"].is_string())
+      data = parse_recipe(provenance["recipe"].get<std::string>(), (folder / "essh.json").string(), {}).data;
+  }
+  if (!a.task.empty() && a.task != data.task) data = {.task = a.task};
+  if (a.length > 0) data.context = a.length;
+  if (a.pairs > 0) data.pairs = a.pairs;
+  if (a.symbols > 0) data.symbols = a.symbols;
+  if (data.task.empty())
+    fail(ErrorKind::Usage, "{}: was not trained on a task; say which with --task mqar or --task palindrome",
+         folder.string());
+  return task_options(data);
+}
+
+void print_table(const RecallReport& report, const std::string& model) {
+  fmt::print("{}: {}{}, length {}, {} symbols, {} sequences, chance {:.4f}\n\n", model, report.task.name,
+             report.task.name == "mqar" ? fmt::format(" of {} pairs", report.task.pairs) : "", report.task.length,
+             report.task.symbols, report.samples, report.chance);
+  fmt::print("{:<8} {:>15} {:>9} {:>9} {:>9}\n", "tier", "parameters", "accuracy", "complete", "nll");
+  for (const auto& tier : report.tiers) {
+    fmt::print("{:<8} {:>15} {:>9.4f} {:>9.4f} {:>9.4f}\n", tier.tier.name, tier.parameters, tier.accuracy,
+               tier.complete, tier.nll);
+  }
+}
+
+void run_recall(const RecallArguments& a) {
+  auto stream = cpu_stream(a.threads > 0 ? a.threads : available_cores());
+  Json list = Json::array();
+  for (const auto& model : a.models) {
+    const auto folder = model_of_run(model);
+    const auto runner = Runner::open(folder);
+    auto options = a.recall;
+    options.tiers = choose_tiers(runner.config(), a.tiers);
+    const auto report = measure_recall(runner, stream, SyntheticTask(task_of(a, folder)), options);
+    if (a.json)
+      list.push_back(to_json(report, model));
+    else
+      print_table(report, model);
+  }
+  if (a.json) fmt::print("{}\n", to_text(list.size() == 1 ? list.front() : list, 2));
+}
+
+void add_recall(CLI::App& verb) {
+  auto* recall = verb.add_subcommand("recall", "accuracy of every tier on held-out sequences of a recall task");
+  auto a = std::make_shared<RecallArguments>();
+  recall->add_option("MODEL", a->models, "model or run folders")->required();
+  recall->add_option("--task", a->task, "mqar or palindrome (default: what the model was trained on; likewise below)");
+  recall->add_option("--length", a->length, "tokens per sequence")
+      ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 24));
+  recall->add_option("--pairs", a->pairs, "mqar: keys with their values")
+      ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 22));
+  recall->add_option("--symbols", a->symbols, "of the task")->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 24));
+  recall->add_option("--samples", a->recall.samples, "sequences")
+      ->check(CLI::Range(Index{1}, Index{1} << 32))
+      ->capture_default_str();
+  recall->add_option("--seed", a->recall.seed, "of the held-out sequences")->capture_default_str();
+  recall->add_option("--tiers", a->tiers, "all, or some: T1,T4,xi=0.3,18x1792")->delimiter(',')->capture_default_str();
+  recall->add_option("--threads", a->threads, "cores to use (all by default)")->check(CLI::Range(1, 4096));
+  recall->add_flag("--json", a->json, "print JSON: one object, or a list of them for several models");
+  recall->footer(
+      "Example: essh evaluate recall runs/mqar --tiers T1,T4,T10\n         essh evaluate recall exports/T4 "
+      "--task mqar --length 512 --pairs 64");
+  recall->callback([a] { run_recall(*a); });
+}
+
 }  // namespace
 
 void add_evaluate(CLI::App& app) {
@@ -122,6 +202,7 @@ void add_evaluate(CLI::App& app) {
   verb->require_subcommand(1);
   verb->footer("Example: essh evaluate ppl runs/tiny --data data/heldout");
   add_perplexity(*verb);
+  add_recall(*verb);
 }
 
 }  // namespace essh::verbs

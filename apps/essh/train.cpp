@@ -47,7 +47,7 @@ void run(Options& o) {
   if (!o.data.empty()) settings.push_back("data.path=" + to_text(Json(o.data)));
   const auto recipe = load_recipe(o.recipe, settings);
   if (o.dry_run) {
-    if (recipe.data.path.empty())
+    if (recipe.data.path.empty() && recipe.data.task.empty())
       fail(ErrorKind::Usage, "train: --dry-run measures a few steps and needs --data FOLDER");
     return print_estimate(estimate_run(recipe, o.run), o.json);
   }

@@ -31,12 +31,22 @@ std::uint64_t hash_of(std::span<const std::int32_t> row) {
   return xxhash64(std::as_bytes(row));
 }
 
+// Inputs of a row and its last target.
+std::vector<std::int32_t> window_of(const Batch& batch, std::int64_t row) {
+  const auto first = static_cast<std::size_t>(row * batch.length), length = static_cast<std::size_t>(batch.length);
+  const auto inputs = std::span(batch.inputs).subspan(first, length);
+  std::vector<std::int32_t> window(inputs.begin(), inputs.end());
+  window.push_back(batch.targets[first + length - 1]);
+  EXPECT_TRUE(std::equal(window.begin() + 1, window.end(), batch.targets.begin() + static_cast<std::ptrdiff_t>(first)));
+  return window;
+}
+
 // Takes `samples` samples from `position` on, as a group of ranks would: their hashes by place in the global stream.
-void train(const TokenStream& stream, LoaderOptions options, std::int64_t& position, std::int64_t samples,
+void train(const Sequences& sequences, LoaderOptions options, std::int64_t& position, std::int64_t samples,
            std::vector<std::uint64_t>& seen) {
   std::vector<std::unique_ptr<Loader>> group;
   for (options.rank = 0; options.rank < options.ranks; ++options.rank) {
-    group.push_back(std::make_unique<Loader>(stream, options, position));
+    group.push_back(std::make_unique<Loader>(sequences, options, position));
   }
   const auto end = position + samples;
   seen.resize(static_cast<std::size_t>(end));
@@ -46,7 +56,7 @@ void train(const TokenStream& stream, LoaderOptions options, std::int64_t& posit
       for (std::int64_t row = 0; row < batch.rows; ++row) {
         auto& place = seen.at(static_cast<std::size_t>(batch.first_sample + row));
         EXPECT_EQ(place, 0u) << "a sample was seen twice";
-        place = hash_of(batch.row(row));
+        place = hash_of(window_of(batch, row));
       }
     }
   }
@@ -56,31 +66,29 @@ void train(const TokenStream& stream, LoaderOptions options, std::int64_t& posit
 
 TEST_F(LoaderTest, AnyRanksRowsAndRestartsSeeOneStream) {
   const Dataset dataset(data);
-  const LoaderOptions one{.context = 64, .rows = 1, .seed = 5};
+  const TextSequences sequences(dataset.train(), 64, 5);
   std::vector<std::uint64_t> expected;
   std::int64_t position = 0;
   const std::int64_t samples = 1200;
-  ASSERT_GT(samples, 2 * dataset.train().windows(64)) << "the test should cross epochs";
-  train(dataset.train(), one, position, samples, expected);
+  ASSERT_GT(samples, 2 * sequences.windows()) << "the test should cross epochs";
+  train(sequences, {.rows = 1}, position, samples, expected);
 
-  const auto with = [](std::int64_t rows, int ranks) {
-    return LoaderOptions{.context = 64, .rows = rows, .seed = 5, .ranks = ranks};
-  };
+  const auto with = [](std::int64_t rows, int ranks) { return LoaderOptions{.rows = rows, .ranks = ranks}; };
   std::vector<std::uint64_t> two;
   position = 0;
-  train(dataset.train(), with(3, 2), position, samples, two);
+  train(sequences, with(3, 2), position, samples, two);
   EXPECT_EQ(two, expected);
 
   std::vector<std::uint64_t> changing;
   position = 0;
   for (const auto& [rows, ranks] : {std::pair{4, 1}, {2, 2}, {8, 1}, {1, 4}, {4, 3}}) {
-    train(dataset.train(), with(rows, ranks), position, 240, changing);
+    train(sequences, with(rows, ranks), position, 240, changing);
   }
   EXPECT_EQ(changing, expected);
 
   std::vector<std::uint64_t> other_seed;
   position = 0;
-  train(dataset.train(), {.context = 64, .rows = 1, .seed = 6}, position, samples, other_seed);
+  train(TextSequences(dataset.train(), 64, 6), {.rows = 1}, position, samples, other_seed);
   EXPECT_NE(other_seed, expected);
 }
 
@@ -94,27 +102,29 @@ TEST_F(LoaderTest, AnEpochCoversTheStreamOnce) {
   for (std::int64_t i = 0; i < stream.windows(context); ++i) {
     windows.insert(hash_of(std::span(all).subspan(static_cast<std::size_t>(i * context), context + 1)));
   }
-  Loader loader(stream, {.context = context});
+  const TextSequences sequences(stream, context, 0);
+  Loader loader(sequences, {});
   std::multiset<std::uint64_t> seen;
-  for (std::int64_t i = 0; i < loader.samples(); ++i) seen.insert(hash_of(loader.next().row(0)));
+  for (std::int64_t i = 0; i < sequences.windows(); ++i) seen.insert(hash_of(window_of(loader.next(), 0)));
   EXPECT_EQ(seen, windows);
 }
 
 TEST_F(LoaderTest, SeekGoesAnywhere) {
   const Dataset dataset(data);
-  Loader loader(dataset.train(), {.context = 32, .rows = 2});
+  const TextSequences sequences(dataset.train(), 32, 0);
+  Loader loader(sequences, {.rows = 2});
   std::vector<std::vector<std::int32_t>> batches;
-  for (int i = 0; i < 20; ++i) batches.push_back(loader.next().tokens);
+  for (int i = 0; i < 20; ++i) batches.push_back(loader.next().inputs);
   for (const std::int64_t to : {30, 0, 12}) {
     loader.seek(to);
     EXPECT_EQ(loader.position(), to);
-    EXPECT_EQ(loader.next().tokens, batches[static_cast<std::size_t>(to / 2)]);
+    EXPECT_EQ(loader.next().inputs, batches[static_cast<std::size_t>(to / 2)]);
   }
 }
 
 TEST_F(LoaderTest, TooLittleTextIsSaid) {
   const Dataset dataset(data);
-  EXPECT_NE(message_of([&] { Loader(dataset.train(), {.context = 1'000'000}); }).find("too few"), std::string::npos);
+  EXPECT_NE(message_of([&] { TextSequences(dataset.train(), 1'000'000, 0); }).find("too few"), std::string::npos);
   EXPECT_EQ(dataset.valid().windows(1'000'000), 0);
 }
 

@@ -70,12 +70,12 @@ struct TrainerTest : ::testing::Test {
 
   struct Setup {
     Recipe recipe;
-    Dataset data;
+    TrainingData data;
     ModelConfig config;
     Stream stream;
     Setup(const Recipe& r, int threads)
         : recipe(r),
-          data(r.data.path),
+          data(r.data),
           config(recipe_config(r, data.vocab_size(), data.eos_id())),
           stream(cpu_stream(threads)) {}
     std::unique_ptr<Trainer<float>> trainer() {

@@ -5,22 +5,24 @@
 #include "essh/base/error.h"
 
 namespace essh {
-namespace {
 
-std::int64_t checked_windows(const TokenStream& stream, const LoaderOptions& options) {
-  ESSH_ASSERT(options.rows > 0 && options.ranks > 0 && options.rank >= 0 && options.rank < options.ranks);
-  const auto windows = stream.windows(options.context);
-  if (windows == 0) {
-    fail(ErrorKind::Usage, "the training split has {} tokens, too few for one sequence of {} + 1; prepare more text",
-         stream.tokens(), options.context);
+Batch read_batch(const Sequences& sequences, std::int64_t first_sample, std::int64_t rows) {
+  const auto length = static_cast<std::size_t>(sequences.length()), size = static_cast<std::size_t>(rows) * length;
+  Batch batch{.first_sample = first_sample,
+              .rows = rows,
+              .length = sequences.length(),
+              .inputs = std::vector<std::int32_t>(size),
+              .targets = std::vector<std::int32_t>(size)};
+  for (std::size_t row = 0; row < static_cast<std::size_t>(rows); ++row) {
+    sequences.read(first_sample + static_cast<std::int64_t>(row), std::span(batch.inputs).subspan(row * length, length),
+                   std::span(batch.targets).subspan(row * length, length));
   }
-  return windows;
+  return batch;
 }
 
-}  // namespace
-
-Loader::Loader(const TokenStream& stream, LoaderOptions options, std::int64_t position)
-    : stream_(stream), options_(options), order_(options.seed, checked_windows(stream, options)), position_(position) {
+Loader::Loader(const Sequences& sequences, LoaderOptions options, std::int64_t position)
+    : sequences_(sequences), options_(options), position_(position) {
+  ESSH_ASSERT(options.rows > 0 && options.ranks > 0 && options.rank >= 0 && options.rank < options.ranks);
   ESSH_ASSERT(position >= 0);
   start();
 }
@@ -29,24 +31,10 @@ Loader::~Loader() {
   stop();
 }
 
-Batch Loader::read(std::int64_t position) const {
-  Batch batch{.first_sample = position + options_.rank * options_.rows,
-              .rows = options_.rows,
-              .context = options_.context,
-              .tokens = {}};
-  const auto length = static_cast<std::size_t>(options_.context + 1);
-  batch.tokens.resize(static_cast<std::size_t>(options_.rows) * length);
-  for (std::int64_t row = 0; row < options_.rows; ++row) {
-    stream_.read_window(order_(batch.first_sample + row),
-                        std::span(batch.tokens).subspan(static_cast<std::size_t>(row) * length, length));
-  }
-  return batch;
-}
-
 void Loader::prefetch(std::int64_t position) {
   try {
     while (true) {
-      auto batch = read(position);
+      auto batch = read_batch(sequences_, position + options_.rank * options_.rows, options_.rows);
       position += options_.rows * options_.ranks;
       std::unique_lock lock(mutex_);
       changed_.wait(lock, [&] { return stopping_ || ready_.size() < kAhead; });

@@ -17,7 +17,7 @@ constexpr std::uint64_t kRecipeBytes = 1u << 20;
 constexpr int kDepth = 16;
 
 // The paper's constants at the two scales, and recipes for small machines.
-constexpr std::array<std::pair<const char*, const char*>, 4> kRecipes = {{
+constexpr std::array<std::pair<const char*, const char*>, 6> kRecipes = {{
     {"tiny", R"(model: {preset: tiny}
 data: {context: 256}
 optimizer: {rate: 3.0e-3, warmup: 0.03}
@@ -43,6 +43,20 @@ optimizer: {rate: 3.0e-3}
 elastic: {warmup_tokens: 1.0e6, ordering_period: 100}
 run: {steps: 2000, batch: 32, micro_batch: 8, validate_every: 200, checkpoint_every: 500, validation_windows: 64}
 refine: {steps: 200, batch: 16, rate: 1.5e-4}
+)"},
+    {"mqar", R"(model: {preset: synthetic}
+data: {task: mqar, context: 256, pairs: 64}
+optimizer: {rate: 1.0e-3}
+elastic: {warmup_tokens: 2.0e6, full_share: 0.5}
+run: {steps: 20000, batch: 64, micro_batch: 16, validate_every: 1000, checkpoint_every: 2000, validation_windows: 128}
+refine: {steps: 500, batch: 64, rate: 1.0e-4}
+)"},
+    {"palindrome", R"(model: {preset: synthetic, vocab_size: 67}
+data: {task: palindrome, context: 256}
+optimizer: {rate: 1.0e-3}
+elastic: {warmup_tokens: 2.0e6, full_share: 0.5}
+run: {steps: 20000, batch: 64, micro_batch: 16, validate_every: 1000, checkpoint_every: 2000, validation_windows: 128}
+refine: {steps: 500, batch: 64, rate: 1.0e-4}
 )"},
 }};
 
@@ -116,6 +130,8 @@ void check(const Recipe& r, const std::string& place) {
   one_of(r.run.precision, place + ": run.precision", {"auto", "bf16", "float32"});
   one_of(r.refine.sampling, place + ": refine.sampling", {"step", "shuffle"});
   parse_modal_init(r.model.modes);
+  if (!r.data.task.empty() && !r.data.path.empty())
+    fail(ErrorKind::BadFile, "{}: data.path and data.task exclude each other", place);
   if (r.run.batch % r.run.micro_batch != 0)
     fail(ErrorKind::BadFile, "{}: run.batch must be a multiple of run.micro_batch", place);
   if (r.refine.batch % r.run.micro_batch != 0)

@@ -33,7 +33,12 @@ struct ModelRecipe {
 
 struct DataRecipe {
   std::string path = {};
+  std::string task = {};
   Index context = 256;
+  Index symbols = 0;
+  Index pairs = 64;
+  double query_power = 0.01;
+  bool noise = true;
 };
 
 struct OptimizerRecipe {
@@ -128,7 +133,14 @@ void fields(Visitor& visit, ModelRecipe& r) {
 template <class Visitor>
 void fields(Visitor& visit, DataRecipe& r) {
   visit("path", r.path, Field{.help = "a folder made by `essh prepare`"});
+  visit("task", r.task, Field{.help = "mqar or palindrome, generated, instead of a folder"});
   visit("context", r.context, Field{.help = "tokens per sequence", .min = 1, .max = 1 << 24});
+  visit("symbols", r.symbols,
+        Field{.help = "of a task; 0 for 8192 (mqar) or 64 (palindrome)", .min = 0, .max = 1 << 24});
+  visit("pairs", r.pairs, Field{.help = "mqar: keys with their values", .min = 1, .max = 1 << 22});
+  visit("query_power", r.query_power,
+        Field{.help = "mqar: queries crowd early as place^(query_power - 1)", .min = 0, .max = 1});
+  visit("noise", r.noise, Field{.help = "mqar: random tokens between the queries"});
 }
 
 template <class Visitor>
@@ -209,7 +221,8 @@ void fields(Visitor& visit, Recipe& r) {
 
 // Reads YAML and then the settings "run.steps=100"; unknown keys are errors that suggest the nearest name.
 Recipe parse_recipe(const std::string& yaml, const std::string& place, const std::vector<std::string>& settings);
-// A recipe file, or one of the recipes that come with the program ("tiny", "370m", "1.5b", "dna").
+// A recipe file, or one of the recipes that come with the program ("tiny", "370m", "1.5b", "dna", "mqar",
+// "palindrome").
 Recipe load_recipe(const std::string& name_or_path, const std::vector<std::string>& settings);
 std::vector<std::string> recipe_names();
 // Every field with its value, as YAML that parse_recipe reads back.

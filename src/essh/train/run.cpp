@@ -12,7 +12,6 @@
 #include "essh/base/log.h"
 #include "essh/base/progress.h"
 #include "essh/base/units.h"
-#include "essh/data/dataset.h"
 #include "essh/kernels/copy.h"
 #include "essh/kernels/gemm.h"
 #include "essh/model/initialise.h"
@@ -156,9 +155,10 @@ void run_stage(Trainer<T>& trainer, const Recipe& recipe, const fs::path& run, S
   const Index first_step = trainer.step_count();
   while (!trainer.finished()) {
     const auto step_start = Clock::now();
+    const double tokens_before = trainer.tokens();
     const auto report = trainer.step();
     const double seconds = seconds_since(step_start);
-    const double rate = static_cast<double>(report.full_tokens + report.reduced_tokens) / seconds,
+    const double rate = (report.tokens - tokens_before) / seconds,
                  utilisation = report.flops / seconds / peak;
     metrics.write(step_entry(report, rate, utilisation, seconds_since(start)));
     if (report.skipped) {
@@ -200,7 +200,8 @@ Stream make_stream(const RunOptions& options) {
 
 template <class T>
 void save_result(const fs::path& target, const Trainer<T>& trainer, const Recipe& recipe, const char* kind) {
-  SaveOptions save{.copied = companion_files(recipe.data.path), .existing = ExistingFolder::Replace};
+  SaveOptions save{.existing = ExistingFolder::Replace};
+  if (!recipe.data.path.empty()) save.copied = companion_files(recipe.data.path);
   const Json provenance = {{"format", 1}, {"kind", kind}, {"steps", trainer.steps()}, {"recipe", recipe_yaml(recipe)}};
   save.provenance = to_text(provenance, 2);
   save_model(target, trainer.config(), trainer.parameters(), full_capacity(trainer.config()), save);
@@ -230,13 +231,13 @@ void settle_recipe(const Recipe& recipe, const fs::path& run) {
 }  // namespace
 
 void run_training(const Recipe& recipe, const fs::path& run, const RunOptions& options) {
-  if (recipe.data.path.empty())
+  if (recipe.data.path.empty() && recipe.data.task.empty())
     fail(ErrorKind::Usage,
-         "train: say what to train on: --data FOLDER, or data.path in the recipe (`essh prepare` makes one)");
+         "train: say what to train on: --data FOLDER (`essh prepare` makes one), or data.task in the recipe");
   make_folder(run);
   FileLock lock(run / "lock");
   settle_recipe(recipe, run);
-  const Dataset data(recipe.data.path);
+  const TrainingData data(recipe.data);
   const auto config = recipe_config(recipe, data.vocab_size(), data.eos_id());
   auto stream = make_stream(options);
   with_compute_type(recipe, stream.device(), [&]<class T>(T) {
@@ -255,7 +256,7 @@ void run_refinement(const fs::path& run, const std::vector<std::string>& setting
   if (!fs::is_directory(run / "pretrained"))
     fail(ErrorKind::Usage, "{}: pretraining has not finished; run `essh train` to its end first", run.string());
   const auto parent = load_model(run / "pretrained");
-  const Dataset data(recipe.data.path);
+  const TrainingData data(recipe.data);
   auto stream = make_stream(options);
   with_compute_type(recipe, stream.device(), [&]<class T>(T) {
     Trainer<T> trainer(Stage::Refinement, recipe, parent.config, data, stream);
@@ -266,7 +267,7 @@ void run_refinement(const fs::path& run, const std::vector<std::string>& setting
 }
 
 RunEstimate estimate_run(const Recipe& recipe, const RunOptions& options) {
-  const Dataset data(recipe.data.path);
+  const TrainingData data(recipe.data);
   const auto config = recipe_config(recipe, data.vocab_size(), data.eos_id());
   auto stream = make_stream(options);
   auto quick = recipe;

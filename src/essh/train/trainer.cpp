@@ -29,6 +29,13 @@ std::span<const float> flat(const Parameters<float>& parameters) {
   return {parameters.data(), static_cast<std::size_t>(parameters.layout().size())};
 }
 
+TokenRows token_rows(Batch batch) {
+  return {.sequences = batch.rows,
+          .length = batch.length,
+          .inputs = std::move(batch.inputs),
+          .targets = std::move(batch.targets)};
+}
+
 // Refinement reads the data in an order of its own.
 std::uint64_t stage_seed(Stage stage, const Recipe& recipe) {
   return recipe.run.seed + (stage == Stage::Refinement ? 0x5ef1e0u : 0);
@@ -41,7 +48,8 @@ const char* stage_name(Stage stage) {
 }
 
 template <class T>
-Trainer<T>::Trainer(Stage stage, const Recipe& recipe, const ModelConfig& config, const Dataset& data, Stream& stream)
+Trainer<T>::Trainer(Stage stage, const Recipe& recipe, const ModelConfig& config, const TrainingData& data,
+                    Stream& stream)
     : stage_(stage),
       recipe_(recipe),
       config_(config),
@@ -56,6 +64,8 @@ Trainer<T>::Trainer(Stage stage, const Recipe& recipe, const ModelConfig& config
                  frozen_tensors(model_.layout(), recipe.model), stream),
       objective_(model_, stream, recipe.run.loss_rows),
       sampler_(recipe.elastic, config, recipe.run.seed, recipe.run.steps),
+      training_(data.training(stage_seed(stage, recipe))),
+      held_out_(data.validation()),
       totals_(stream.device(), kTotals, "losses"),
       squares_(stream.device(), config.num_hidden_layers * config.intermediate_size, "squared activations"),
       step_squares_(stream.device(), squares_.size(), "squared activations"),
@@ -64,9 +74,7 @@ Trainer<T>::Trainer(Stage stage, const Recipe& recipe, const ModelConfig& config
     fail(ErrorKind::Usage, "the data has token ids up to {}, the model {}", data.vocab_size() - 1,
          config.vocab_size - 1);
   clear(stream, squares_.view());
-  loader_ = std::make_unique<Loader>(
-      data.train(),
-      LoaderOptions{.context = recipe.data.context, .rows = recipe.run.micro_batch, .seed = stage_seed(stage, recipe)});
+  loader_ = std::make_unique<Loader>(*training_, LoaderOptions{.rows = recipe.run.micro_batch});
   if (!recipe.elastic.teacher.empty()) {
     const auto loaded = load_model(recipe.elastic.teacher);
     if (loaded.config.vocab_size != config.vocab_size)
@@ -145,14 +153,7 @@ std::size_t Trainer<T>::state_bytes() const {
 
 template <class T>
 TokenRows Trainer<T>::next_rows() {
-  const auto batch = loader_->next();
-  TokenRows rows{.sequences = batch.rows, .length = batch.context, .inputs = {}, .targets = {}};
-  for (Index r = 0; r < batch.rows; ++r) {
-    const auto row = batch.row(r);
-    rows.inputs.insert(rows.inputs.end(), row.begin(), row.end() - 1);
-    rows.targets.insert(rows.targets.end(), row.begin() + 1, row.end());
-  }
-  return rows;
+  return token_rows(loader_->next());
 }
 
 template <class T>
@@ -187,7 +188,7 @@ void Trainer<T>::learn_reduced(const TokenRows& rows, double budget, const Objec
 template <class T>
 void Trainer<T>::pretraining_batch(StepReport& report) {
   const auto& e = recipe_.elastic;
-  const double scale = 1.0 / static_cast<double>(batch() * recipe_.data.context);
+  const double scale = 1.0 / static_cast<double>(batch() * training_->labels());
   const auto budgets = sampler_.draw(step_, tokens_, micro_batches());
   for (const double budget : budgets) {
     ++report.shares[budget];
@@ -214,7 +215,7 @@ void Trainer<T>::pretraining_batch(StepReport& report) {
 template <class T>
 void Trainer<T>::refinement_batch(StepReport& report) {
   const auto& r = recipe_.refine;
-  const double scale = 1.0 / static_cast<double>(batch() * recipe_.data.context);
+  const double scale = 1.0 / static_cast<double>(batch() * training_->labels());
   Rng rng(recipe_.run.seed ^ 0x5ef1e0u, static_cast<std::uint64_t>(step_));
   std::vector<double> budgets = r.budgets;
   if (r.sampling == "shuffle") {
@@ -326,27 +327,14 @@ StepReport Trainer<T>::step() {
 // Mean loss of every tier on the validation split.
 template <class T>
 std::vector<double> Trainer<T>::validation_losses() {
-  const Index context = recipe_.data.context,
-              windows = std::min(recipe_.run.validation_windows, data_.valid().windows(context));
-  if (windows == 0)
-    fail(ErrorKind::Usage, "{}: the validation split is shorter than one sequence of {} tokens", recipe_.data.path,
-         context);
+  const Index windows = std::min(recipe_.run.validation_windows, data_.validation_count());
   const auto tiers = tiers_of(config_);
   Arena& arena = objective_.arena();
   const auto mark = arena.mark();
   const auto totals = arena.vector<double>(static_cast<Index>(tiers.size()) * kLossTotals);
   clear(stream_, totals);
   for (Index first = 0; first < windows; first += recipe_.run.micro_batch) {
-    TokenRows rows{.sequences = std::min(recipe_.run.micro_batch, windows - first),
-                   .length = context,
-                   .inputs = {},
-                   .targets = {}};
-    std::vector<std::int32_t> window(static_cast<std::size_t>(context + 1));
-    for (Index r = 0; r < rows.sequences; ++r) {
-      data_.valid().read_window(first + r, window);
-      rows.inputs.insert(rows.inputs.end(), window.begin(), window.end() - 1);
-      rows.targets.insert(rows.targets.end(), window.begin() + 1, window.end());
-    }
+    const auto rows = token_rows(read_batch(*held_out_, first, std::min(recipe_.run.micro_batch, windows - first)));
     for (std::size_t i = 0; i < tiers.size(); ++i)
       objective_.score(weights_.weights(), rows, tiers[i].capacity,
                        totals.middle(static_cast<Index>(i) * kLossTotals, kLossTotals));

@@ -4,7 +4,6 @@
 #include <string>
 #include <vector>
 
-#include "essh/data/dataset.h"
 #include "essh/data/loader.h"
 #include "essh/train/capacity_sampler.h"
 #include "essh/train/checkpoint.h"
@@ -12,6 +11,7 @@
 #include "essh/train/objective.h"
 #include "essh/train/optimizer.h"
 #include "essh/train/recipe.h"
+#include "essh/train/training_data.h"
 
 namespace essh {
 
@@ -40,7 +40,7 @@ template <class T>
 class Trainer {
  public:
   // `data` and `stream` outlive the trainer.
-  Trainer(Stage stage, const Recipe& recipe, const ModelConfig& config, const Dataset& data, Stream& stream);
+  Trainer(Stage stage, const Recipe& recipe, const ModelConfig& config, const TrainingData& data, Stream& stream);
 
   // Where the stage starts: these weights, fresh moments.
   void start(const Parameters<float>& weights);
@@ -88,7 +88,7 @@ class Trainer {
   Stage stage_;
   Recipe recipe_;
   ModelConfig config_;
-  const Dataset& data_;
+  const TrainingData& data_;
   Stream& stream_;
   Model<T> model_;
   MasterWeights<T> weights_;
@@ -97,6 +97,7 @@ class Trainer {
   Optimizer optimizer_;
   Objective<T> objective_;
   CapacitySampler sampler_;
+  std::unique_ptr<Sequences> training_, held_out_;
   std::unique_ptr<Loader> loader_;
   // A frozen parent, when the recipe names one.
   std::unique_ptr<Model<T>> parent_model_;
