@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "essh/base/error.h"
+#include "essh/model/cost.h"
 #include "essh/train/schedule.h"
 
 namespace essh {
@@ -49,6 +50,20 @@ TEST(Recipe, MistakesAreNamedWithARemedy) {
   EXPECT_NE(problem("run: {steps: 1, steps: 2}"), "accepted");
   EXPECT_NE(problem("", {"run.steps"}), "accepted");
   EXPECT_EQ(problem("", {"run.steps=\"3\""}), "r.yaml: run: steps must be a whole number");
+}
+
+TEST(Recipe, TasksHaveThePapersSizes) {
+  const auto parameters = [](const char* name, Index tokens, const char* tier) {
+    const auto config = recipe_config(load_recipe(name, {}), tokens, 0);
+    return static_cast<double>(cost_of(config, find_tier(config, tier).capacity).parameters);
+  };
+  EXPECT_NEAR(parameters("mqar", 8192, "T10"), 1.81e6, 0.006e6);
+  EXPECT_NEAR(parameters("mqar", 8192, "T4"), 1.43e6, 0.005e6);
+  EXPECT_NEAR(parameters("mqar", 8192, "T1"), 1.24e6, 0.005e6);
+  EXPECT_NEAR(parameters("palindrome", 66, "T10"), 0.765e6, 0.0005e6);
+  EXPECT_NEAR(parameters("palindrome", 66, "T4"), 0.389e6, 0.0005e6);
+  EXPECT_NEAR(parameters("palindrome", 66, "T1"), 0.198e6, 0.0005e6);
+  EXPECT_EQ(problem("data: {task: mqar, path: x}"), "r.yaml: data.path and data.task exclude each other");
 }
 
 TEST(Recipe, ConfigFollowsTheRecipe) {

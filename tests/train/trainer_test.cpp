@@ -111,6 +111,29 @@ TEST_F(TrainerTest, StoppingAndResumingChangesNoBit) {
   }
 }
 
+TEST_F(TrainerTest, AGeneratedTaskIsLearntAndResumesBitByBit) {
+  const std::vector<std::string> settings = {"data.path=''",      "data.task=mqar",      "data.context=24",
+                                             "data.pairs=2",      "data.symbols=16",     "run.batch=16",
+                                             "run.micro_batch=4", "optimizer.rate=6e-3", "run.steps=40"};
+  Setup setup(recipe(settings), 2);
+  auto straight = setup.trainer();
+  const auto before = straight->validate();
+  for (int i = 0; i < 21; ++i) straight->step();
+  auto resumed = setup.trainer();
+  resumed->resume(straight->snapshot());
+  StepReport report;
+  while (!straight->finished()) report = straight->step();
+  while (!resumed->finished()) resumed->step();
+  EXPECT_TRUE(same_bits(straight->snapshot().weights, resumed->snapshot().weights));
+  EXPECT_EQ(report.full_tokens + report.reduced_tokens, 16 * 2) << "only questions count";
+  for (const auto& [tier, loss] : straight->validate()) EXPECT_LT(loss, before.at(tier) - 0.4) << tier;
+
+  auto other = settings;
+  other.push_back("data.noise=false");
+  Setup another(recipe(other), 1);
+  EXPECT_THROW(another.trainer()->resume(straight->snapshot()), Error);
+}
+
 TEST_F(TrainerTest, LossFallsAtEveryTierAndRefinementGoesOn) {
   const auto settings = recipe({"run.steps=60", "optimizer.rate=6e-3"});
   const auto run = folder / "run";
