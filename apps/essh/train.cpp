@@ -23,6 +23,9 @@ void print_estimate(const RunEstimate& e, bool json) {
                          {"gradient_bytes", e.gradient_bytes},
                          {"moment_bytes", e.moment_bytes},
                          {"activation_bytes", e.activation_bytes},
+                         {"checkpoint_bytes", e.checkpoint_bytes},
+                         {"data_bytes", e.data_bytes},
+                         {"other_bytes", e.other_bytes},
                          {"total_bytes", e.total_bytes},
                          {"flops_per_token", e.flops_per_token},
                          {"tokens", e.tokens},
@@ -32,9 +35,12 @@ void print_estimate(const RunEstimate& e, bool json) {
     return;
   }
   fmt::print("parameters   {}\n", e.parameters);
-  fmt::print("memory       weights {}, gradients {}, moments {}, activations {}: {} in all\n",
-             format_bytes(e.weights_bytes), format_bytes(e.gradient_bytes), format_bytes(e.moment_bytes),
-             format_bytes(e.activation_bytes), format_bytes(e.total_bytes));
+  fmt::print("memory       weights {}, gradients {}, moments {}, activations {}", format_bytes(e.weights_bytes),
+             format_bytes(e.gradient_bytes), format_bytes(e.moment_bytes), format_bytes(e.activation_bytes));
+  if (e.checkpoint_bytes > 0)
+    fmt::print(", copy for checkpoints {}, mapped data {}, program {}", format_bytes(e.checkpoint_bytes),
+               format_bytes(e.data_bytes), format_bytes(e.other_bytes));
+  fmt::print(": {} in all\n", format_bytes(e.total_bytes));
   fmt::print("work         {} FLOPs per token, {} tokens\n", format_count(e.flops_per_token), format_count(e.tokens));
   fmt::print("time         about {} on this machine ({:.0f}% of its {}FLOP/s in matrix products)\n",
              format_duration(e.seconds), 100 * e.flops_per_token * e.tokens / e.seconds / e.peak_flops,

@@ -145,6 +145,10 @@ Memory this_memory() {
   return memory;
 }
 
+std::uint64_t peak_resident_memory() {
+  return leading_number(value_of(system_text("/proc/self/status"), "VmHWM")).value_or(0) * 1024;
+}
+
 std::uint64_t last_level_cache() {
   std::uint64_t largest = 0;
   for (int index = 0; index < 8; ++index) {

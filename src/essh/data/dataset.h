@@ -43,6 +43,8 @@ class Dataset {
   double valid_bytes_per_token() const { return valid_bytes_per_token_; }
   std::int64_t vocab_size() const { return format_.vocab_size; }
   std::int32_t eos_id() const { return eos_id_; }
+  // Of one token in the shards.
+  int token_bytes() const { return format_.token_bytes(); }
   const std::string& tokenizer_hash() const { return format_.tokenizer_hash; }
   // A hash of every token in order: a checkpoint keeps it, and training on other data is noticed.
   const std::string& fingerprint() const { return fingerprint_; }

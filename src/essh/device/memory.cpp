@@ -56,12 +56,19 @@ void* Arena::allocate(std::size_t bytes) {
   }
   if (at_.block == blocks_.size()) {
     blocks_.push_back(
-        {Buffer(device_, std::max(bytes, device_ == Device::Cuda ? kCudaArenaBlock : kArenaBlock), "activations")});
+        {Buffer(device_, std::max(bytes, device_ == Device::Cuda ? kCudaArenaBlock : kArenaBlock), "activations"), 0});
     at_.used = 0;
   }
   void* place = blocks_[at_.block].memory.as<std::byte>() + at_.used;
   at_.used += bytes;
+  blocks_[at_.block].touched = std::max(blocks_[at_.block].touched, at_.used);
   return place;
+}
+
+std::size_t Arena::touched() const {
+  std::size_t total = 0;
+  for (const auto& block : blocks_) total += block.touched;
+  return total;
 }
 
 std::size_t Arena::capacity() const {

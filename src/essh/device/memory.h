@@ -86,6 +86,8 @@ class Arena {
   void release(Mark mark) { at_ = mark; }
   void release() { at_ = {}; }
   std::size_t capacity() const;
+  // The part of it that was ever handed out: what the operating system has had to provide.
+  std::size_t touched() const;
 
  private:
   void* allocate(std::size_t bytes);
@@ -93,6 +95,7 @@ class Arena {
   Device device_;
   struct Block {
     Buffer memory;
+    std::size_t touched = 0;
   };
   std::vector<Block> blocks_;
   Mark at_;

@@ -125,8 +125,12 @@ std::optional<Snapshot> Checkpoints::newest() const {
 void Checkpoints::save(Snapshot snapshot) {
   finish();
   require_finite(snapshot);
-  writing_ = std::async(std::launch::async, [this, kept = std::move(snapshot)] {
-    write(kept);
+  writing_ = std::async(std::launch::async, [this, taken = std::move(snapshot)]() mutable {
+    {
+      // Freed as soon as it is on disk: the task itself lives on until the next save.
+      const Snapshot written = std::move(taken);
+      write(written);
+    }
     prune();
   });
 }

@@ -23,6 +23,11 @@ struct Snapshot {
   double validation = 0;                      // last validation loss of the full capacity; 0 before the first
   std::string data;                           // fingerprint of the dataset
   std::string recipe;                         // YAML
+
+  // Of the arrays.
+  std::size_t bytes() const {
+    return (weights.size() + first.size() + second.size()) * sizeof(float) + squares.size() * sizeof(double);
+  }
 };
 
 // The checkpoints of a run: folders step-00000040 that appear whole or not at all.

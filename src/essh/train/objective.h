@@ -52,7 +52,7 @@ class Objective {
   // Scratch between the passes.
   Arena& arena() { return arena_; }
   void release() { arena_.release(); }
-  std::size_t memory() const { return arena_.capacity(); }
+  std::size_t memory() const { return arena_.touched(); }
 
  private:
   Pass pass_over(const TokenRows& rows, Capacity capacity) {

@@ -10,6 +10,7 @@
 #include "essh/base/file.h"
 #include "essh/base/json.h"
 #include "essh/base/log.h"
+#include "essh/base/machine.h"
 #include "essh/base/progress.h"
 #include "essh/base/units.h"
 #include "essh/kernels/copy.h"
@@ -158,8 +159,7 @@ void run_stage(Trainer<T>& trainer, const Recipe& recipe, const fs::path& run, S
     const double tokens_before = trainer.tokens();
     const auto report = trainer.step();
     const double seconds = seconds_since(step_start);
-    const double rate = (report.tokens - tokens_before) / seconds,
-                 utilisation = report.flops / seconds / peak;
+    const double rate = (report.tokens - tokens_before) / seconds, utilisation = report.flops / seconds / peak;
     metrics.write(step_entry(report, rate, utilisation, seconds_since(start)));
     if (report.skipped) {
       log::warn("step {}: the gradient was not finite, the step was not made", report.step);
@@ -182,8 +182,10 @@ void run_stage(Trainer<T>& trainer, const Recipe& recipe, const fs::path& run, S
     const bool last = trainer.finished();
     if (last || (recipe.run.validate_every > 0 && step % recipe.run.validate_every == 0)) validate();
     const bool stopping = interrupted != 0 || (options.stop_after > 0 && step - first_step >= options.stop_after);
-    if (last || stopping || (recipe.run.checkpoint_every > 0 && step % recipe.run.checkpoint_every == 0))
+    if (last || stopping || (recipe.run.checkpoint_every > 0 && step % recipe.run.checkpoint_every == 0)) {
+      checkpoints.finish();  // before the next copy is made: there is never more than one
       checkpoints.save(trainer.snapshot());
+    }
     if (stopping && !last) {
       checkpoints.finish();
       fail(ErrorKind::Interrupted, "{}: stopped after step {}; the same command goes on from there", run.string(),
@@ -270,8 +272,12 @@ RunEstimate estimate_run(const Recipe& recipe, const RunOptions& options) {
   const TrainingData data(recipe.data);
   const auto config = recipe_config(recipe, data.vocab_size(), data.eos_id());
   auto stream = make_stream(options);
+  // A few micro-batches show what many take.
+  constexpr Index kMicroBatches = 4, kSteps = 2;
   auto quick = recipe;
   quick.elastic.warmup_tokens = 0;
+  quick.run.batch = std::min(recipe.run.batch, kMicroBatches * recipe.run.micro_batch);
+  const double data_bytes = data.mapped_bytes(recipe.run.steps * recipe.run.batch), data_read = data.read_ahead();
   return with_compute_type(recipe, stream.device(), [&]<class T>(T) {
     Trainer<T> trainer(Stage::Pretraining, quick, config, data, stream);
     trainer.start(initial_weights(recipe, config));
@@ -285,18 +291,27 @@ RunEstimate estimate_run(const Recipe& recipe, const RunOptions& options) {
     stream.wait();
     const auto start = Clock::now();
     double flops = 0, tokens = 0;
-    constexpr Index kSteps = 2;
     for (Index i = 0; i < kSteps; ++i) {
       const auto report = trainer.step();
       flops += report.flops;
-      tokens += static_cast<double>(recipe.run.batch * recipe.data.context);
+      tokens += static_cast<double>(quick.run.batch * recipe.data.context);
     }
     stream.wait();
-    e.seconds = seconds_since(start) / kSteps * static_cast<double>(recipe.run.steps);
-    e.flops_per_token = flops / tokens;
     e.tokens = static_cast<double>(recipe.run.steps * recipe.run.batch * recipe.data.context);
+    e.seconds = seconds_since(start) / tokens * e.tokens;
+    e.flops_per_token = flops / tokens;
     e.activation_bytes = static_cast<double>(trainer.activation_bytes());
     e.total_bytes = e.weights_bytes + e.gradient_bytes + e.moment_bytes + e.activation_bytes;
+    if (stream.device() == Device::Cpu) {
+      // While a checkpoint is written, its copy is the last thing to come on top: all that a run holds is resident now,
+      // but the data that it has not read yet.
+      const auto snapshot = trainer.snapshot();
+      e.checkpoint_bytes = static_cast<double>(snapshot.bytes());
+      e.data_bytes = data_bytes;
+      const double known = e.total_bytes + e.checkpoint_bytes + e.data_bytes;
+      e.total_bytes = std::max(known, static_cast<double>(peak_resident_memory()) + data_bytes - data_read);
+      e.other_bytes = e.total_bytes - known;
+    }
     e.peak_flops = measured_peak<T>(stream);
     return e;
   });

@@ -24,10 +24,13 @@ void run_training(const Recipe& recipe, const std::filesystem::path& run, const 
 void run_refinement(const std::filesystem::path& run, const std::vector<std::string>& settings,
                     const RunOptions& options);
 
-// What a run would take: parameters, memory by kind, FLOPs per token, expected time from a few measured steps.
+// What a run would take: parameters, memory by kind, FLOPs per token, expected time; from a few steps that it makes. On
+// the CPU the total is that of the process: besides the kinds, the copy that a checkpoint is written from, the pages of
+// the data (which the system may drop), and the program itself. On a GPU it is the device's.
 struct RunEstimate {
   Index parameters = 0;
-  double weights_bytes = 0, gradient_bytes = 0, moment_bytes = 0, activation_bytes = 0, total_bytes = 0;
+  double weights_bytes = 0, gradient_bytes = 0, moment_bytes = 0, activation_bytes = 0;
+  double checkpoint_bytes = 0, data_bytes = 0, other_bytes = 0, total_bytes = 0;
   double flops_per_token = 0, tokens = 0, seconds = 0, peak_flops = 0;
 };
 RunEstimate estimate_run(const Recipe& recipe, const RunOptions& options);

@@ -1,6 +1,8 @@
 #include "essh/train/training_data.h"
 
+#include <algorithm>
 #include <limits>
+#include <vector>
 
 #include "essh/kernels/cross_entropy.h"
 
@@ -40,6 +42,31 @@ std::unique_ptr<Sequences> TrainingData::validation() const {
 
 Index TrainingData::validation_count() const {
   return task_ ? std::numeric_limits<Index>::max() : dataset_->valid().windows(recipe_.context);
+}
+
+double TrainingData::mapped_bytes(Index sequences) const {
+  if (task_) return 0;
+  // A page that is touched brings its neighbours along when they are in the page cache.
+  constexpr double kNeighbourhood = 64 << 10;
+  const double token = dataset_->token_bytes(), window = static_cast<double>(recipe_.context) * token + kNeighbourhood;
+  return std::min(static_cast<double>(dataset_->train().tokens()) * token, static_cast<double>(sequences) * window) +
+         static_cast<double>(dataset_->valid().tokens()) * token;
+}
+
+double TrainingData::read_ahead() const {
+  if (task_) return 0;
+  constexpr std::int64_t kTokens = 16 << 20, kPiece = 1 << 16;
+  std::vector<std::int32_t> piece;
+  double bytes = 0;
+  for (const auto* split : {&dataset_->train(), &dataset_->valid()}) {
+    const auto tokens = std::min(split->tokens(), kTokens);
+    for (std::int64_t first = 0; first < tokens; first += kPiece) {
+      piece.resize(static_cast<std::size_t>(std::min(kPiece, tokens - first)));
+      split->read(first, piece);
+    }
+    bytes += static_cast<double>(tokens) * dataset_->token_bytes();
+  }
+  return bytes;
 }
 
 }  // namespace essh

@@ -22,6 +22,10 @@ class TrainingData {
   // Sequences held out, always the same. The first validation_count() of them differ from each other.
   std::unique_ptr<Sequences> validation() const;
   Index validation_count() const;
+  // Bytes of mapped files that a run over so many sequences brings into memory, and the same by reading on: it touches
+  // the data from its beginning, all of it or a part large enough to count, and returns how much.
+  double mapped_bytes(Index sequences) const;
+  double read_ahead() const;
 
  private:
   DataRecipe recipe_;

@@ -1,0 +1,35 @@
+"""The memory of a training run is what --dry-run said, to a tenth."""
+import os
+import subprocess
+import tempfile
+import unittest
+
+from _command import ESSH, essh, essh_json
+
+
+class TrainMemory(unittest.TestCase):
+    def test_peak_follows_the_estimate(self):
+        with tempfile.TemporaryDirectory() as place:
+            text, data = os.path.join(place, "text.txt"), os.path.join(place, "data")
+            with open(text, "w", encoding="utf-8") as file:
+                for number in range(400):
+                    file.write(" ".join(str(number * word % 997) for word in range(1500)) + "\n<|endoftext|>\n")
+            self.assertEqual(essh("prepare", text, "-o", data, "--tokenizer", "bytes", "--valid-fraction", "0.05").returncode, 0)
+            # Checkpoints in the middle: the copy they are written from counts.
+            settings = ["--set", "run.steps=12", "--set", "run.checkpoint_every=4", "--set", "run.validate_every=6",
+                        "--set", "elastic.warmup_tokens=0", "--set", "run.validation_windows=4"]
+            estimate = essh_json("train", "tiny", "--data", data, "--dry-run", "--json", *settings)
+            kinds = sum(value for name, value in estimate.items() if name.endswith("_bytes") and name != "total_bytes")
+            self.assertAlmostEqual(kinds, estimate["total_bytes"], delta=1)
+            run = subprocess.Popen([ESSH, "train", "tiny", "--data", data, "-o", os.path.join(place, "run"), *settings],
+                                   stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            _, status, usage = os.wait4(run.pid, 0)
+            self.assertEqual(status, 0)
+            run.returncode = 0
+            peak = usage.ru_maxrss * 1024
+            print(f"estimate {estimate['total_bytes'] / 1e6:.1f} MB, peak {peak / 1e6:.1f} MB")
+            self.assertLess(abs(peak / estimate["total_bytes"] - 1), 0.1)
+
+
+if __name__ == "__main__":
+    unittest.main()
