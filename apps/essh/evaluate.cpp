@@ -122,7 +122,7 @@ struct RecallArguments {
   std::string task;
   std::int64_t length = 0, pairs = 0, symbols = 0;
   RecallOptions recall;
-  int threads = 0;
+  DeviceOptions device;
   bool json = false;
 };
 
@@ -156,14 +156,14 @@ void print_table(const RecallReport& report, const std::string& model) {
 }
 
 void run_recall(const RecallArguments& a) {
-  auto stream = cpu_stream(a.threads > 0 ? a.threads : available_cores());
+  OpenDevice device(a.device);
   Json list = Json::array();
   for (const auto& model : a.models) {
     const auto folder = model_of_run(model);
-    const auto runner = Runner::open(folder);
+    const auto runner = Runner::open(folder, a.device.chosen_precision());
     auto options = a.recall;
     options.tiers = choose_tiers(runner.config(), a.tiers);
-    const auto report = measure_recall(runner, stream, SyntheticTask(task_of(a, folder)), options);
+    const auto report = measure_recall(runner, device.stream, SyntheticTask(task_of(a, folder)), options);
     if (a.json)
       list.push_back(to_json(report, model));
     else
@@ -187,7 +187,7 @@ void add_recall(CLI::App& verb) {
       ->capture_default_str();
   recall->add_option("--seed", a->recall.seed, "of the held-out sequences")->capture_default_str();
   recall->add_option("--tiers", a->tiers, "all, or some: T1,T4,xi=0.3,18x1792")->delimiter(',')->capture_default_str();
-  recall->add_option("--threads", a->threads, "cores to use (all by default)")->check(CLI::Range(1, 4096));
+  a->device.add_to(*recall);
   recall->add_flag("--json", a->json, "print JSON: one object, or a list of them for several models");
   recall->footer(
       "Example: essh evaluate recall runs/mqar --tiers T1,T4,T10\n         essh evaluate recall exports/T4 "

@@ -17,8 +17,8 @@ class TrainMemory(unittest.TestCase):
             self.assertEqual(essh("prepare", text, "-o", data, "--tokenizer", "bytes", "--valid-fraction", "0.05").returncode, 0)
             # Checkpoints in the middle: the copy they are written from counts.
             settings = ["--set", "run.steps=12", "--set", "run.checkpoint_every=4", "--set", "run.validate_every=6",
-                        "--set", "elastic.warmup_tokens=0", "--set", "run.validation_windows=4"]
-            estimate = essh_json("train", "tiny", "--data", data, "--dry-run", "--json", *settings)
+                        "--set", "elastic.warmup_tokens=0", "--set", "run.validation_windows=4", "--threads", "1"]
+            estimate = essh_json("train", "tiny", "--data", data, "--dry-run", "--json", *settings, timeout=300)
             kinds = sum(value for name, value in estimate.items() if name.endswith("_bytes") and name != "total_bytes")
             self.assertAlmostEqual(kinds, estimate["total_bytes"], delta=1)
             run = subprocess.Popen([ESSH, "train", "tiny", "--data", data, "-o", os.path.join(place, "run"), *settings],

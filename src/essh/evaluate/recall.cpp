@@ -35,48 +35,69 @@ double negative_log_likelihood(std::span<const float> logits, std::size_t target
   return std::log(sum) - static_cast<double>(logits[target] - largest);
 }
 
+// Counts the answers among logits of consecutive questions.
+class Marker {
+ public:
+  Marker(const Batch& batch, const std::vector<std::size_t>& questions, Answers& answers)
+      : batch_(batch),
+        questions_(questions),
+        each_(questions.size() / static_cast<std::size_t>(batch.rows)),
+        answers_(answers) {}
+
+  void mark(std::size_t question, std::span<const float> logits) {
+    const auto best = std::max_element(logits.begin(), logits.end());
+    const auto target = static_cast<std::size_t>(batch_.targets[questions_[question]]);
+    const bool right = static_cast<std::size_t>(best - logits.begin()) == target;
+    answers_.right += right;
+    answers_.loss += negative_log_likelihood(logits, target, *best);
+    right_in_row_ = question % each_ == 0 ? right : right_in_row_ + right;
+    answers_.complete += question % each_ == each_ - 1 && right_in_row_ == each_;
+  }
+
+ private:
+  const Batch& batch_;
+  const std::vector<std::size_t>& questions_;
+  std::size_t each_;  // questions of a sequence
+  std::size_t right_in_row_ = 0;
+  Answers& answers_;
+};
+
 // The head is a large part of so small a model: it sees only the places at which something is asked.
 void answer(const Runner& runner, const Pass& pass, const Batch& batch, const std::vector<std::size_t>& questions,
             Answers& answers) {
   pass.arena.release();
-  const auto weights = runner.weights();
-  const auto width = static_cast<std::size_t>(runner.config().hidden_size),
-             vocabulary = static_cast<std::size_t>(runner.config().vocab_size);
-  const auto inputs = pass.arena.vector<std::int32_t>(std::ssize(batch.inputs));
-  upload(pass.stream, std::span<const std::int32_t>(batch.inputs), inputs);
-  const auto states = runner.model().forward(pass, weights, inputs, nullptr);
-  std::vector<float> all(batch.inputs.size() * width);
-  download(pass.stream, Vector<const float>{states.data, std::ssize(all)}, std::span(all));
+  const auto inputs = pass.arena.vector<std::int32_t>(pass.tokens());
+  upload(pass.stream, batch.inputs, inputs);
+  Marker marker(batch, questions, answers);
+  runner.with(pass.stream, [&](const auto& model, const auto& weights) {
+    const auto states = model.forward(pass, weights, inputs, nullptr);
+    using T = std::remove_cvref_t<decltype(*states.data)>;
+    const auto width = static_cast<std::size_t>(states.cols),
+               vocabulary = static_cast<std::size_t>(runner.config().vocab_size);
+    std::vector<T> all(batch.inputs.size() * width);
+    download(pass.stream, Vector<const T>{states.data, std::ssize(all)}, all);
 
-  const auto chunk = std::min(questions.size(), std::max<std::size_t>(16, kLogits / vocabulary));
-  const auto asked = pass.arena.matrix<float>(static_cast<Index>(chunk), runner.config().hidden_size);
-  const auto logits = pass.arena.matrix<float>(static_cast<Index>(chunk), runner.config().vocab_size);
-  std::vector<float> gathered, scores;
-  const std::size_t each = questions.size() / static_cast<std::size_t>(batch.rows);
-  std::size_t right_in_row = 0;
-  for (std::size_t first = 0; first < questions.size(); first += chunk) {
-    const auto count = std::min(chunk, questions.size() - first);
-    gathered.clear();
-    for (std::size_t q = first; q < first + count; ++q) {
-      const auto* state = all.data() + questions[q] * width;
-      gathered.insert(gathered.end(), state, state + width);
+    const auto chunk = std::min(questions.size(), std::max<std::size_t>(16, kLogits / vocabulary));
+    const auto asked = pass.arena.template matrix<T>(static_cast<Index>(chunk), states.cols);
+    const auto logits = pass.arena.template matrix<float>(static_cast<Index>(chunk), runner.config().vocab_size);
+    std::vector<T> gathered;
+    std::vector<float> scores;
+    for (std::size_t first = 0; first < questions.size(); first += chunk) {
+      const auto count = std::min(chunk, questions.size() - first);
+      gathered.clear();
+      for (std::size_t q = first; q < first + count; ++q) {
+        const auto* state = all.data() + questions[q] * width;
+        gathered.insert(gathered.end(), state, state + width);
+      }
+      const auto rows = static_cast<Index>(count);
+      upload(pass.stream, gathered, Vector<T>{asked.data, std::ssize(gathered)});
+      model.head(pass, weights, asked.top(rows), logits.top(rows));
+      scores.resize(count * vocabulary);
+      download(pass.stream, Vector<const float>{logits.data, std::ssize(scores)}, scores);
+      for (std::size_t q = 0; q < count; ++q)
+        marker.mark(first + q, std::span(scores).subspan(q * vocabulary, vocabulary));
     }
-    const auto rows = static_cast<Index>(count);
-    upload(pass.stream, std::span<const float>(gathered), Vector<float>{asked.data, std::ssize(gathered)});
-    runner.model().head(pass, weights, asked.top(rows), logits.top(rows));
-    scores.resize(count * vocabulary);
-    download(pass.stream, Vector<const float>{logits.data, std::ssize(scores)}, std::span(scores));
-    for (std::size_t q = first; q < first + count; ++q) {
-      const auto row = std::span(scores).subspan((q - first) * vocabulary, vocabulary);
-      const auto best = std::max_element(row.begin(), row.end());
-      const auto target = static_cast<std::size_t>(batch.targets[questions[q]]);
-      const bool right = static_cast<std::size_t>(best - row.begin()) == target;
-      answers.right += right;
-      answers.loss += negative_log_likelihood(row, target, *best);
-      right_in_row = q % each == 0 ? right : right_in_row + right;
-      answers.complete += q % each == each - 1 && right_in_row == each;
-    }
-  }
+  });
 }
 
 }  // namespace
