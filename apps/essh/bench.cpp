@@ -38,8 +38,7 @@ Json sample_fields(const Rates& rates) {
   return {{"avg_ts", rates.mean()}, {"stddev_ts", rates.deviation()}, {"samples_ts", rates.samples}};
 }
 
-void print_profile(ProfiledScope& profile) {
-  const auto lines = profile.lines();
+void print_profile(const std::vector<ProfiledScope::Line>& lines) {
   double total = 0;
   for (const auto& line : lines) total += line.milliseconds;
   fmt::print("\n{:<52} {:>8} {:>10} {:>7}\n", "kernel", "calls", "ms", "share");
@@ -49,11 +48,10 @@ void print_profile(ProfiledScope& profile) {
   fmt::print("{:<52} {:>8} {:>10.3f}\n", "all", "", total);
 }
 
-void bench_training(Options o) {
+void bench_training(const Options& o) {
   OpenDevice device(o.device);
   const auto config = preset(o.model);
-  auto measure = [&] { return measure_training(config, device.stream, o.device.chosen_precision(), o.training); };
-  const auto result = measure();
+  const auto result = measure_training(config, device.stream, o.device.chosen_precision(), o.training);
   if (o.json) {
     Json object = sample_fields(result.rates);
     object.update({{"model", o.model},
@@ -76,13 +74,7 @@ void bench_training(Options o) {
         format_bytes(static_cast<double>(result.state_bytes)),
         format_bytes(static_cast<double>(result.activation_bytes)), result.loss);
   }
-  if (!o.profile) return;
-  o.training.warmup = 0;
-  o.training.steps = 1;
-  o.training.accumulation = o.training.mixed ? 4 : 1;
-  ProfiledScope profile(device.stream);
-  measure();
-  print_profile(profile);
+  if (o.training.profile) print_profile(result.profile);
 }
 
 void bench_prefill(Options o) {
@@ -117,7 +109,7 @@ void bench_prefill(Options o) {
   o.prefill.runs = 1;
   ProfiledScope profile(device.stream);
   measure_prefill(runner, tier.capacity, device.stream, o.prefill);
-  print_profile(profile);
+  print_profile(profile.lines());
 }
 
 void bench_decoding(const Options& o) {
@@ -178,7 +170,7 @@ void add_bench(CLI::App& app) {
         ->capture_default_str();
     kind->add_option("--steps", o->training.steps, "timed steps")->capture_default_str();
     kind->add_flag("--mixed", o->training.mixed, "capacity-mixed with f = 0.75 and distillation");
-    kind->add_flag("--profile", o->profile, "GPU time by kernel, of a further step");
+    kind->add_flag("--profile", o->training.profile, "GPU time by kernel, of a few further micro-batches");
     kind->footer("Example: essh bench train 370m --device cuda --micro-batch 8 --accumulation 16");
   }
   {

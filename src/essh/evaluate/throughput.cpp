@@ -51,27 +51,33 @@ TrainingRates train(const ModelConfig& config, Stream& stream, const TrainingBen
   const Gradients<T> gradients{&layout, gradient.data()};
   const auto unit_squares = dense(squares.data(), config.num_hidden_layers, config.intermediate_size);
 
-  TrainingRates result;
   std::size_t next_tier = 0;
-  for (int step = 0; step < bench.warmup + bench.steps; ++step) {
+  const auto micro_batch = [&](Index i) {
+    const auto rows = random_rows(bench.micro_batch, bench.context, config.vocab_size, static_cast<std::uint64_t>(i));
+    if (bench.mixed && i % 4 == 3) {
+      Teacher<T> teacher{.model = &model, .weights = weights.weights()};
+      teacher.hidden = objective.observe(model, weights.weights(), rows, full);
+      objective.learn(weights.weights(), gradients, rows, tiers[next_tier++ % tiers.size()].capacity,
+                      {.kl = 0.5, .scale = scale, .ffn_gradient = 0.5}, &teacher, {},
+                      totals.view(kLossTotals, kLossTotals));
+    } else {
+      objective.learn(weights.weights(), gradients, rows, full, {.scale = scale}, nullptr, unit_squares,
+                      totals.view(0, kLossTotals));
+    }
+    objective.release();
+  };
+  TrainingRates result;
+  // Every capacity has been met before times count.
+  const Index reduced = bench.accumulation / 4;
+  const int warmup =
+      bench.mixed ? static_cast<int>((static_cast<Index>(tiers.size()) + reduced - 1) / std::max<Index>(1, reduced))
+                  : bench.warmup;
+  for (int step = 0; step < warmup + bench.steps; ++step) {
     stream.wait();
     const auto start = Clock::now();
     clear(stream, gradient.view());
     clear(stream, totals.view());
-    for (Index i = 0; i < bench.accumulation; ++i) {
-      const auto rows = random_rows(bench.micro_batch, bench.context, config.vocab_size, static_cast<std::uint64_t>(i));
-      if (bench.mixed && i % 4 == 3) {
-        Teacher<T> teacher{.model = &model, .weights = weights.weights()};
-        teacher.hidden = objective.observe(model, weights.weights(), rows, full);
-        objective.learn(weights.weights(), gradients, rows, tiers[next_tier++ % tiers.size()].capacity,
-                        {.kl = 0.5, .scale = scale, .ffn_gradient = 0.5}, &teacher, {},
-                        totals.view(kLossTotals, kLossTotals));
-      } else {
-        objective.learn(weights.weights(), gradients, rows, full, {.scale = scale}, nullptr, unit_squares,
-                        totals.view(0, kLossTotals));
-      }
-      objective.release();
-    }
+    for (Index i = 0; i < bench.accumulation; ++i) micro_batch(i);
     optimizer.add_squares(gradient.view(), totals.data() + 2 * kLossTotals);
     std::vector<double> sums(static_cast<std::size_t>(totals.size()));
     download(stream, totals.view(), sums);
@@ -79,10 +85,15 @@ TrainingRates train(const ModelConfig& config, Stream& stream, const TrainingBen
                    clip_factor(std::sqrt(sums.back()), recipe.clip));
     stream.wait();
     const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
-    if (step >= bench.warmup)
+    if (step >= warmup)
       result.rates.samples.push_back(static_cast<double>(bench.micro_batch * bench.context * bench.accumulation) /
                                      seconds);
     result.loss = sums[0] / std::max(1.0, sums[2]);
+  }
+  if (bench.profile) {
+    ProfiledScope profile(stream);
+    for (Index i = 0; i < (bench.mixed ? 4 : 1); ++i) micro_batch(i);
+    result.profile = profile.lines();
   }
   for (const auto& spec : layout.tensors()) {
     if (spec.is_matrix()) result.flops_per_token += 6.0 * static_cast<double>(spec.rows * spec.cols);

@@ -23,6 +23,8 @@ struct TrainingBench {
   // Every fourth micro-batch at one of the ten capacities with distillation, as in pretraining with f = 0.75; otherwise
   // full capacity only.
   bool mixed = false;
+  // Also the GPU time by kernel of a few more micro-batches.
+  bool profile = false;
 };
 
 struct TrainingRates {
@@ -30,6 +32,7 @@ struct TrainingRates {
   double flops_per_token = 0;  // of the matrix products
   std::size_t state_bytes = 0, activation_bytes = 0;
   double loss = 0;  // of the last step: that something was learnt
+  std::vector<ProfiledScope::Line> profile;
 };
 
 // Whole training steps on random tokens: forward, loss, backward, gradient norm and optimizer.

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "essh/base/rng.h"
+#include "essh/base/thread_pool.h"
 
 namespace essh {
 namespace {
@@ -21,7 +22,9 @@ void initialise(Parameters<W>& parameters, const ModelConfig& config, std::uint6
   const auto table = make_modal_table(modes, static_cast<int>(config.spectral_channels),
                                       static_cast<int>(config.spectral_modes), seed);
   const auto& tensors = parameters.layout().tensors();
-  for (std::size_t index = 0; index < tensors.size(); ++index) {
+  // A tensor's values depend on no other's: they are drawn side by side.
+  ThreadPool(available_cores()).each(static_cast<std::int64_t>(tensors.size()), [&](std::int64_t item, int) {
+    const auto index = static_cast<std::size_t>(item);
     const auto& spec = tensors[index];
     const auto values = parameters.tensor(index);
     const auto fill = [&](double value) {
@@ -66,7 +69,7 @@ void initialise(Parameters<W>& parameters, const ModelConfig& config, std::uint6
         copy(table.readout_sin);
         break;
     }
-  }
+  });
 }
 
 template void initialise(Parameters<float>&, const ModelConfig&, std::uint64_t, ModalInit);

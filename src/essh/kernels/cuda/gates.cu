@@ -71,12 +71,18 @@ __global__ void __launch_bounds__(32 * kRowThreads) backward(GatesBackward<T> op
   }
 }
 
-// partial is [share][gate][column].
+// partial is [share][gate][column]. Eight threads take the shares of a column in turn, and their sums are added in order.
 __global__ void add_biases(const float* partial, Index shares, Index columns, float* write, float* read, float* clock) {
-  const Index i = Index{blockIdx.x} * blockDim.x + threadIdx.x;
-  if (i >= 3 * columns) return;
+  __shared__ float parts[8][32];
+  const Index i = Index{blockIdx.x} * 32 + threadIdx.x;
   float sum = 0;
-  for (Index share = 0; share < shares; ++share) sum += partial[share * 3 * columns + i];
+  if (i < 3 * columns) {
+    for (Index share = threadIdx.y; share < shares; share += 8) sum += partial[share * 3 * columns + i];
+  }
+  parts[threadIdx.y][threadIdx.x] = sum;
+  __syncthreads();
+  if (threadIdx.y != 0 || i >= 3 * columns) return;
+  for (int j = 1; j < 8; ++j) sum += parts[j][threadIdx.x];
   float* to = i < columns ? write : i < 2 * columns ? read : clock;
   to[i % columns] += sum;
 }
@@ -108,7 +114,7 @@ void run(cuda::Stream& stream, const GatesBackward<T>& op) {
     launch_runs.template operator()<4>();
   else
     launch_runs.template operator()<1>();
-  cuda::launch(stream, "gates_biases", {cuda::blocks_for(3 * columns, 128), 128}, add_biases, partial, Index{shares},
+  cuda::launch(stream, "gates_biases", {cuda::blocks_for(3 * columns, 32), dim3(32, 8)}, add_biases, partial, Index{shares},
                columns, op.d_write_bias.data, op.d_read_bias.data, op.d_clock_bias.data);
 }
 

@@ -64,6 +64,9 @@ struct TensorGradientShared {
   float written[kTileWarps][kTensorModes];
   float kept_q[kTensorModes], kept_k[kTensorModes];
   float carried[kTensorModes], carried_across[kTensorModes];
+  // Of direct modes, through pairs of tokens.
+  float pair_reads[kTokens][kTensorModes], pair_writes[kTokens][kTensorModes];
+  TableGradient pair_sums[kTileWarps][kTensorModes];
 };
 
 // Entering state H as load_turned_state; adjoint G of the leaving state as what k writes against, J R((n-1) theta)^T G
@@ -107,10 +110,58 @@ __device__ void load_states(TensorGradientShared<P>& s, const float* state, cons
   }
 }
 
-// Gradients through pairs of tokens of the direct modes: added to what the factors gave.
+__device__ inline float quad_sum(float x) {
+  x += __shfl_xor_sync(0xffffffffu, x, 1);
+  return x + __shfl_xor_sync(0xffffffffu, x, 2);
+}
+
+// Gradients of direct modes from a block of d_g: queries in its rows.
 template <int P>
-__device__ void add_direct_gradients(TensorGradientShared<P>& s, const ScanTables& tables, const ChunkPlace& at, int t,
-                                     int mode, float& read, float& write, float& d_decay, TableGradient& sums);
+__device__ void add_query_pairs(TensorGradientShared<P>& s, const ScanTables& tables, const ChunkPlace& at,
+                                float (&left)[4], float (&right)[4], int row, int column) {
+  const int warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4;
+  for_direct_modes(s.direct, tables, at, row, column + 15, [&](int mode, float kc, float ks, const float2* turns) {
+    float reads[2] = {0, 0};
+    TableGradient sums = {};
+    each(left, right, row, column, [&](int t, int other, float& d) {
+      if (other >= t) return;
+      const float weighted = d * s.direct.weight(mode, t, other);
+      const float2 turn = turns[t - other];
+      reads[t - row >= 8] += weighted * (kc * turn.x - ks * turn.y);
+      sums.theta += weighted * (-kc * turn.y - ks * turn.x) * static_cast<float>(t - other);
+      sums.readout_cos += weighted * turn.x;
+      sums.readout_sin -= weighted * turn.y;
+    });
+    for (int half = 0; half < 2; ++half) {
+      reads[half] = quad_sum(reads[half]);
+      if (threadIdx.x % 4 == 0) s.pair_reads[row + g + half * 8][mode] += reads[half];
+    }
+    const float theta = warp_sum(sums.theta), on_cos = warp_sum(sums.readout_cos), on_sin = warp_sum(sums.readout_sin);
+    if (threadIdx.x % 32 == 0) {
+      s.pair_sums[warp][mode].theta += theta;
+      s.pair_sums[warp][mode].readout_cos += on_cos;
+      s.pair_sums[warp][mode].readout_sin += on_sin;
+    }
+  });
+}
+// Likewise with keys in its rows.
+template <int P>
+__device__ void add_key_pairs(TensorGradientShared<P>& s, const ScanTables& tables, const ChunkPlace& at,
+                              float (&left)[4], float (&right)[4], int row, int column) {
+  const int g = threadIdx.x % 32 / 4;
+  for_direct_modes(s.direct, tables, at, column, row + 15, [&](int mode, float kc, float ks, const float2* turns) {
+    float writes[2] = {0, 0};
+    each(left, right, row, column, [&](int other, int t, float& d) {
+      if (other >= t) return;
+      const float2 turn = turns[t - other];
+      writes[other - row >= 8] += d * s.direct.weight(mode, t, other) * (kc * turn.x - ks * turn.y);
+    });
+    for (int half = 0; half < 2; ++half) {
+      writes[half] = quad_sum(writes[half]);
+      if (threadIdx.x % 4 == 0) s.pair_writes[row + g + half * 8][mode] += writes[half];
+    }
+  });
+}
 
 template <int P>
 __global__ void __launch_bounds__(kTileThreads)
@@ -139,6 +190,11 @@ __global__ void __launch_bounds__(kTileThreads)
     }
   }
   const bool directs = __syncthreads_or(centre.direct[0] || centre.direct[1]);
+  if (directs) {
+    for (int i = threadIdx.x; i < kTokens * kTensorModes; i += kTileThreads)
+      s.pair_reads[i / kTensorModes][i % kTensorModes] = s.pair_writes[i / kTensorModes][i % kTensorModes] = 0;
+    if (threadIdx.x < kTileWarps * kTensorModes) s.pair_sums[threadIdx.x / kTensorModes][threadIdx.x % kTensorModes] = {};
+  }
   const Index state_column = Index{at.channel} * 2 * at.modes * at.width;
   load_states<P>(s, op.boundary.row(at.row) + state_column, adjoints.row(at.row) + state_column, tables, at);
   __syncthreads();
@@ -165,6 +221,7 @@ __global__ void __launch_bounds__(kTileThreads)
           if (other >= t) d = 0;
         });
       }
+      if (directs) add_query_pairs<P>(s, tables, at, left, right, row, column);
       const SplitLeft d_g(left, right);
       Word high[4], low[4];
       s.k.high.down(high, column, 0);
@@ -194,8 +251,11 @@ __global__ void __launch_bounds__(kTileThreads)
         s.q.low.across(q_low, column, 0);
         add(left, right, k, q_high, q_low);
         if (directs) {
-          each(left, right, row, column, [&](int other, int t, float& g) {
-            if (other < t) g += s.direct.pair(tables, at.channel, at.modes, t, other);
+          for_direct_modes(s.direct, tables, at, column, row + 15, [&](int mode, float kc, float ks, const float2* turns) {
+            each(left, right, row, column, [&](int other, int t, float& g) {
+              if (other < t)
+                g += s.direct.weight(mode, t, other) * (kc * turns[t - other].x - ks * turns[t - other].y);
+            });
           });
         }
         if (column == row) {
@@ -223,6 +283,7 @@ __global__ void __launch_bounds__(kTileThreads)
           if (other >= t) d = 0;
         });
       }
+      if (directs) add_key_pairs<P>(s, tables, at, left, right, row, column);
       const SplitLeft d_g(left, right);
       s.q.high.down(q_high, column, 0);
       s.q.low.down(q_low, column, 0);
@@ -276,8 +337,11 @@ __global__ void __launch_bounds__(kTileThreads)
       sum.readout_sin += unit * (y * turn.x - x * turn.y);
       sum.zero_lag -= kc * at_diagonal;
       written[i] += state_along;
-      if (directs && s.direct.direct[mode])
-        add_direct_gradients<P>(s, tables, at, t, mode, reads, writes, d_decay, sum);
+      if (directs && s.direct.direct[mode]) {
+        reads += s.pair_reads[t][mode];
+        writes += s.pair_writes[t][mode];
+        d_decay += s.pair_writes[t][mode] - s.pair_reads[t][mode];
+      }
       s.d_decay[t][mode] = d_decay;
       if (t >= at.count) continue;
       const Index gate = Index{at.channel} * at.modes + mode;
@@ -297,6 +361,11 @@ __global__ void __launch_bounds__(kTileThreads)
     }
     if (g == 0) {
       const int mode = lane % 4 * 2 + i;
+      if (directs && s.direct.direct[mode]) {
+        values[0] += s.pair_sums[warp][mode].theta;
+        values[1] += s.pair_sums[warp][mode].readout_cos;
+        values[2] += s.pair_sums[warp][mode].readout_sin;
+      }
       s.sums[warp][mode] = {0, values[0], values[1], values[2], values[3]};
       s.written[warp][mode] = values[4];
     }
@@ -347,39 +416,6 @@ __global__ void __launch_bounds__(kTileThreads)
   const float through = __expf(-s.direct.decay[kTokens - 1][mode]);
   total.theta += static_cast<float>(at.count) * through * s.carried_across[mode];
   partial[(at.row * gridDim.x + at.channel) * at.modes + mode] = total;
-}
-
-template <int P>
-__device__ void add_direct_gradients(TensorGradientShared<P>& s, const ScanTables& tables, const ChunkPlace& at, int t,
-                                     int mode, float& read, float& write, float& d_decay, TableGradient& sums) {
-  const auto& f = s.direct;
-  const float kc = tables.modes.readout_cos(at.channel, mode), ks = tables.modes.readout_sin(at.channel, mode);
-  // The gradient of g(t, s), as the square held it.
-  const auto d_g = [&](int later, int earlier) {
-    float sum = 0;
-    for (int p = 0; p < at.width; ++p)
-      sum += widen(s.d_z.at[later * Half<kTokens, P>::kStride + p]) *
-             widen(s.values.at[earlier * Half<kTokens, P>::kStride + p]);
-    return sum;
-  };
-  float along = 0, later = 0;
-  for (int other = 0; other < t; ++other) {
-    const float2 turn = tables.turns_of(at.channel, mode)[t - other];
-    const float d = d_g(t, other) * f.read[t][mode] * f.write[other][mode] *
-                    __expf(f.decay[other][mode] - f.decay[t][mode]);
-    along += d * (kc * turn.x - ks * turn.y);
-    sums.theta += d * (-kc * turn.y - ks * turn.x) * static_cast<float>(t - other);
-    sums.readout_cos += d * turn.x;
-    sums.readout_sin -= d * turn.y;
-  }
-  for (int other = t + 1; other < at.count; ++other) {
-    const float2 turn = tables.turns_of(at.channel, mode)[other - t];
-    later += d_g(other, t) * f.read[other][mode] * f.write[t][mode] * __expf(f.decay[t][mode] - f.decay[other][mode]) *
-             (kc * turn.x - ks * turn.y);
-  }
-  read += along;
-  write += later;
-  d_decay += later - along;
 }
 
 }  // namespace essh::cuda

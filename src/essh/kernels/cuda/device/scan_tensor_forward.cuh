@@ -77,21 +77,20 @@ __global__ void __launch_bounds__(kTileThreads)
   });
 }
 
-// Gates of modes whose decay is too large for factors, by token.
+// Modes whose decay over the chunk is too large for factors: their part of g is summed pair by pair. They forget within a
+// few tokens, so most blocks have nothing of them.
 struct DirectModes {
   float read[kTokens][kTensorModes], write[kTokens][kTensorModes], decay[kTokens][kTensorModes];
   int direct[kTensorModes];
 
-  // Their part of g(t, s) below the diagonal, without the gates where the caller wants another's gradient.
-  __device__ float pair(const ScanTables& tables, int channel, int modes, int t, int s) const {
-    float sum = 0;
-    for (int mode = 0; mode < modes; ++mode) {
-      if (!direct[mode]) continue;
-      const float2 turn = tables.turns_of(channel, mode)[t - s];
-      sum += read[t][mode] * write[s][mode] * __expf(decay[s][mode] - decay[t][mode]) *
-             (tables.modes.readout_cos(channel, mode) * turn.x - tables.modes.readout_sin(channel, mode) * turn.y);
-    }
-    return sum;
+  // Whether tokens from `later` on still feel those up to `earlier`.
+  __device__ bool reaches(int mode, int later, int earlier) const {
+    constexpr float kForgotten = 40;
+    return later <= earlier || decay[later][mode] - decay[earlier][mode] < kForgotten;
+  }
+  // Without the readout: read(t) write(s) e^{-decay between}.
+  __device__ float weight(int mode, int t, int s) const {
+    return read[t][mode] * write[s][mode] * __expf(decay[s][mode] - decay[t][mode]);
   }
 };
 
@@ -205,6 +204,17 @@ __device__ __forceinline__ void each(float (&left)[4], float (&right)[4], int ro
   }
 }
 
+// Calls body(mode, readout_cos, readout_sin, turns) for the direct modes that reach from token `earlier` to `later`.
+template <class Body>
+__device__ void for_direct_modes(const DirectModes& direct, const ScanTables& tables, const ChunkPlace& at, int later,
+                                 int earlier, const Body& body) {
+  for (int mode = 0; mode < at.modes; ++mode) {
+    if (!direct.direct[mode] || !direct.reaches(mode, later, earlier)) continue;
+    body(mode, tables.modes.readout_cos(at.channel, mode), tables.modes.readout_sin(at.channel, mode),
+         tables.turns_of(at.channel, mode));
+  }
+}
+
 // Rows of this warp's strip, bf16, two columns at a time.
 template <int P>
 __device__ void store_strip(const Matrix<BFloat16>& to, const ChunkPlace& at, const float (&sums)[P / 8][4]) {
@@ -264,8 +274,11 @@ __global__ void __launch_bounds__(kTileThreads)
     s.k.low.across(low, column, 0);
     add(left, right, q, high, low);
     if (directs) {
-      each(left, right, row, column, [&](int t, int other, float& g) {
-        if (other < t) g += s.direct.pair(tables, at.channel, at.modes, t, other);
+      for_direct_modes(s.direct, tables, at, row, column + 15, [&](int mode, float kc, float ks, const float2* turns) {
+        each(left, right, row, column, [&](int t, int other, float& g) {
+          if (other < t)
+            g += s.direct.weight(mode, t, other) * (kc * turns[t - other].x - ks * turns[t - other].y);
+        });
       });
     }
     if (column == row) {
