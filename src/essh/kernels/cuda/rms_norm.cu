@@ -7,60 +7,92 @@
 namespace essh {
 namespace {
 
-constexpr int kRowsPerBlock = 4;  // a warp each
+constexpr int kThreads = 128;
 
-template <int N, class T>
-__global__ void __launch_bounds__(32 * kRowsPerBlock) forward(RmsNormForward<T> op) {
-  const Index row = Index{blockIdx.x} * kRowsPerBlock + threadIdx.x / 32;
-  const int lane = threadIdx.x % 32;
-  if (row >= op.x.rows) return;
-  const T* x = op.x.row(row);
-  float squares = 0;
-  for (Index c = lane * N; c < op.x.cols; c += 32 * N) {
-    float values[N];
-    cuda::load(x + c, values);
-#pragma unroll
-    for (int i = 0; i < N; ++i) squares += values[i] * values[i];
+// A row is shared by `Warps` warps, 1 or all of the block; each thread keeps `Packs` runs of N of its elements in
+// registers.
+template <int N, int Packs, int Warps>
+struct RowShare {
+  static constexpr int kRows = kThreads / 32 / Warps;  // rows of a block at a time
+
+  __device__ static int row() { return Warps == 1 ? static_cast<int>(threadIdx.x) / 32 : 0; }
+  __device__ static Index column(int pack) {
+    return (Index{pack} * 32 * Warps + static_cast<Index>(threadIdx.x) % (32 * Warps)) * N;
   }
-  squares = cuda::warp_sum(squares);
-  const float inverse = 1.0f / sqrtf(squares / static_cast<float>(op.x.cols) + static_cast<float>(op.eps));
-  if (lane == 0 && !op.inverse_rms.empty()) op.inverse_rms[row] = inverse;
-  T* y = op.y.row(row);
-  for (Index c = lane * N; c < op.x.cols; c += 32 * N) {
-    float values[N], gain[N];
-    cuda::load(x + c, values);
+  // Of all threads of the row. Calls may follow each other with another buffer.
+  __device__ static float sum(float x, float* shared) {
+    x = cuda::warp_sum(x);
+    if constexpr (Warps == 1) {
+      return x;
+    } else {
+      if (threadIdx.x % 32 == 0) shared[threadIdx.x / 32] = x;
+      __syncthreads();
+      return shared[0] + shared[1] + shared[2] + shared[3];
+    }
+  }
+};
+
+template <int N, int Packs, int Warps, class T>
+__global__ void __launch_bounds__(kThreads) forward(RmsNormForward<T> op) {
+  using Share = RowShare<N, Packs, Warps>;
+  using Run = cuda::Pack<T, N>;
+  __shared__ float shared[4];
+  const Index row = Index{blockIdx.x} * Share::kRows + Share::row(), width = op.x.cols;
+  if (row >= op.x.rows) return;
+  Run values[Packs];
+  float squares = 0;
+#pragma unroll
+  for (int pack = 0; pack < Packs; ++pack) {
+    const Index c = Share::column(pack);
+    if (c >= width) break;
+    values[pack] = *reinterpret_cast<const Run*>(op.x.row(row) + c);
+#pragma unroll
+    for (int i = 0; i < N; ++i) {
+      const float x = cuda::widen(values[pack].items[i]);
+      squares += x * x;
+    }
+  }
+  squares = Share::sum(squares, shared);
+  const float inverse = 1.0f / sqrtf(squares / static_cast<float>(width) + static_cast<float>(op.eps));
+  if (Share::column(0) == 0 && !op.inverse_rms.empty()) op.inverse_rms[row] = inverse;
+#pragma unroll
+  for (int pack = 0; pack < Packs; ++pack) {
+    const Index c = Share::column(pack);
+    if (c >= width) break;
+    float gain[N];
     cuda::load(op.gain.data + c, gain);
 #pragma unroll
-    for (int i = 0; i < N; ++i) values[i] = gain[i] * values[i] * inverse;
-    cuda::store(y + c, values);
+    for (int i = 0; i < N; ++i) gain[i] *= cuda::widen(values[pack].items[i]) * inverse;
+    cuda::store(op.y.row(row) + c, gain);
   }
 }
 
-// Every warp takes rows in turn and keeps its share of d_gain in registers, `Packs` runs of N columns per lane; the warps
-// of a block are added in order at the end.
-template <int N, int Packs, class T>
-__global__ void __launch_bounds__(32 * kRowsPerBlock) backward(RmsNormBackward<T> op, float* partial) {
+// Rows in turn; every thread keeps the share of d_gain of its columns, and a block's rows are added in order at the end.
+template <int N, int Packs, int Warps, class T>
+__global__ void __launch_bounds__(kThreads) backward(RmsNormBackward<T> op, float* partial) {
+  using Share = RowShare<N, Packs, Warps>;
+  using Run = cuda::Pack<T, N>;
   extern __shared__ float lines[];
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  __shared__ float shared[2][4];
   const Index width = op.x.cols;
   float sums[Packs][N] = {};
-  for (Index row = Index{blockIdx.x} * kRowsPerBlock + warp; row < op.x.rows; row += Index{gridDim.x} * kRowsPerBlock) {
-    const T *x = op.x.row(row), *d_y = op.d_y.row(row);
-    T* d_x = op.d_x.row(row);
+  int turn = 0;
+  for (Index row = Index{blockIdx.x} * Share::kRows + Share::row(); row < op.x.rows;
+       row += Index{gridDim.x} * Share::kRows) {
     const float inverse = op.inverse_rms[row];
-    using Run = cuda::Pack<T, N>;
+    T* d_x = op.d_x.row(row);
     Run values[Packs], slopes[Packs];
     float along = 0;
 #pragma unroll
     for (int pack = 0; pack < Packs; ++pack) {
-      const Index c = (pack * 32 + lane) * N;
+      const Index c = Share::column(pack);
       if (c >= width) break;
-      values[pack] = *reinterpret_cast<const Run*>(x + c);
-      slopes[pack] = *reinterpret_cast<const Run*>(d_y + c);
+      values[pack] = *reinterpret_cast<const Run*>(op.x.row(row) + c);
+      slopes[pack] = *reinterpret_cast<const Run*>(op.d_y.row(row) + c);
     }
 #pragma unroll
     for (int pack = 0; pack < Packs; ++pack) {
-      const Index c = (pack * 32 + lane) * N;
+      const Index c = Share::column(pack);
       if (c >= width) break;
       float gain[N];
       cuda::load(op.gain.data + c, gain);
@@ -71,10 +103,11 @@ __global__ void __launch_bounds__(32 * kRowsPerBlock) backward(RmsNormBackward<T
         sums[pack][i] += product * inverse;
       }
     }
-    const float shift = cuda::warp_sum(along) * inverse * inverse / static_cast<float>(width);
+    const float shift = Share::sum(along, shared[turn]) * inverse * inverse / static_cast<float>(width);
+    turn ^= 1;
 #pragma unroll
     for (int pack = 0; pack < Packs; ++pack) {
-      const Index c = (pack * 32 + lane) * N;
+      const Index c = Share::column(pack);
       if (c >= width) break;
       float gain[N], result[N];
       cuda::load(op.gain.data + c, gain);
@@ -90,17 +123,27 @@ __global__ void __launch_bounds__(32 * kRowsPerBlock) backward(RmsNormBackward<T
   if (partial == nullptr) return;
 #pragma unroll
   for (int pack = 0; pack < Packs; ++pack) {
-    const Index c = (pack * 32 + lane) * N;
+    const Index c = Share::column(pack);
     if (c >= width) break;
 #pragma unroll
-    for (int i = 0; i < N; ++i) lines[warp * width + c + i] = sums[pack][i];
+    for (int i = 0; i < N; ++i) lines[Share::row() * width + c + i] = sums[pack][i];
   }
   __syncthreads();
-  for (Index c = threadIdx.x; c < width; c += blockDim.x) {
+  for (Index c = threadIdx.x; c < width; c += kThreads) {
     float sum = 0;
-    for (int w = 0; w < kRowsPerBlock; ++w) sum += lines[w * width + c];
+    for (int r = 0; r < Share::kRows; ++r) sum += lines[r * width + c];
     partial[Index{blockIdx.x} * width + c] = sum;
   }
+}
+
+// Calls body.operator()<Packs, Warps>() with a share of a row of so many runs that fits into registers.
+template <class Body>
+void with_shares(Index runs, const Body& body) {
+  if (runs <= 128) return body.template operator()<4, 1>();
+  if (runs <= 256) return body.template operator()<2, 4>();
+  if (runs <= 512) return body.template operator()<4, 4>();
+  if (runs <= 2048) return body.template operator()<16, 4>();
+  fail(ErrorKind::Unsupported, "on CUDA a row may have {} runs of 16 bytes at most, this one has {}", 2048, runs);
 }
 
 }  // namespace
@@ -109,8 +152,11 @@ template <class T>
 void run(cuda::Stream& stream, const RmsNormForward<T>& op) {
   cuda::with_width<T>(
       [&]<int N>() {
-        cuda::launch(stream, "rms_norm_forward",
-                     {cuda::blocks_for(op.x.rows, kRowsPerBlock), 32 * kRowsPerBlock}, forward<N, T>, op);
+        with_shares((op.x.cols + N - 1) / N, [&]<int Packs, int Warps>() {
+          cuda::launch(stream, "rms_norm_forward",
+                       {cuda::blocks_for(op.x.rows, RowShare<N, Packs, Warps>::kRows), kThreads},
+                       forward<N, Packs, Warps, T>, op);
+        });
       },
       op.x, op.y, op.gain);
 }
@@ -119,32 +165,21 @@ template <class T>
 void run(cuda::Stream& stream, const RmsNormBackward<T>& op) {
   if (op.x.rows == 0) return;
   cuda::Scratch scratch(stream);
-  const unsigned blocks =
-      std::min(cuda::blocks_for(op.x.rows, kRowsPerBlock), static_cast<unsigned>(stream.multiprocessors() * 6));
   const Index width = op.x.cols;
-  float* partial = op.d_gain.empty() ? nullptr : scratch.take<float>(blocks * width);
-  const std::size_t shared = partial ? static_cast<std::size_t>(kRowsPerBlock * width) * sizeof(float) : 0;
-  constexpr Index kMostPacks = 16;
   cuda::with_width<T>(
       [&]<int N>() {
-        const auto launch_packs = [&]<int Packs>() {
-          cuda::launch(stream, "rms_norm_backward", {blocks, 32 * kRowsPerBlock, shared}, backward<N, Packs, T>, op,
+        with_shares((width + N - 1) / N, [&]<int Packs, int Warps>() {
+          constexpr int kRows = RowShare<N, Packs, Warps>::kRows;
+          const unsigned blocks =
+              std::min(cuda::blocks_for(op.x.rows, kRows), static_cast<unsigned>(stream.multiprocessors() * 6));
+          float* partial = op.d_gain.empty() ? nullptr : scratch.take<float>(Index{blocks} * width);
+          const std::size_t bytes = partial ? static_cast<std::size_t>(kRows * width) * sizeof(float) : 0;
+          cuda::launch(stream, "rms_norm_backward", {blocks, kThreads, bytes}, backward<N, Packs, Warps, T>, op,
                        partial);
-        };
-        const Index packs = (width + 32 * N - 1) / (32 * N);
-        if constexpr (N == 1) {
-          // Misaligned rows are for tests and odd sizes: as many packs as they take.
-          if (packs > 64) fail(ErrorKind::Unsupported, "rows of {} elements must be aligned to 16 bytes on CUDA", width);
-          packs <= kMostPacks ? launch_packs.template operator()<kMostPacks>() : launch_packs.template operator()<64>();
-        } else {
-          if (packs > kMostPacks) fail(ErrorKind::Unsupported, "rows of {} elements are too long on CUDA", width);
-          packs <= 4   ? launch_packs.template operator()<4>()
-          : packs <= 8 ? launch_packs.template operator()<8>()
-                       : launch_packs.template operator()<kMostPacks>();
-        }
+          if (partial) cuda::add_lines(stream, partial, blocks, width, op.d_gain.data);
+        });
       },
       op.x, op.d_y, op.d_x, op.gain);
-  if (partial) cuda::add_lines(stream, partial, blocks, width, op.d_gain.data);
 }
 
 template void run(cuda::Stream&, const RmsNormForward<float>&);

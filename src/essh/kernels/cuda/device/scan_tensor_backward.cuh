@@ -177,7 +177,7 @@ __global__ void __launch_bounds__(kTileThreads)
   load_gate(write, op.write, at);
   load_gate(read, op.read, at);
   const float2 whole = load_decay(decay, op.clock, tables, at, s.lines);
-  const auto centre = make_factors(s, tables, at, static_cast<float>(op.factor_range), read, write, decay, whole);
+  const auto centre = make_factors(s, tables, at, admitted(op.factor_range), read, write, decay, whole);
   keep_for_pairs(s.direct, centre, read, write, decay);
 #pragma unroll
   for (int i = 0; i < 2; ++i) {

@@ -130,6 +130,11 @@ __device__ void load_turned_state(Halves<kPairs, P>& to, const float* from, cons
   }
 }
 
+// A direct mode still has a q and a k, for the states; that their product is nothing takes a decay of some size.
+__device__ inline float admitted(double range) {
+  return fmaxf(static_cast<float>(range), 30.0f);
+}
+
 // q and k of a thread's tokens and the diagonal; `centre` of q and of k by mode.
 struct Centres {
   float q[2], k[2];
@@ -253,7 +258,7 @@ __global__ void __launch_bounds__(kTileThreads)
   load_gate(write, op.write, at);
   load_gate(read, op.read, at);
   const float2 whole = load_decay(decay, op.clock, tables, at, s.lines);
-  const auto centre = make_factors(s, tables, at, static_cast<float>(op.factor_range), read, write, decay, whole);
+  const auto centre = make_factors(s, tables, at, admitted(op.factor_range), read, write, decay, whole);
   if (mine.first == 0) {
     kept[mine.mode] = __expf(-centre.q[0]);
     kept[mine.mode + 1] = __expf(-centre.q[1]);
