@@ -30,7 +30,7 @@ TEST(SessionCuda, DecodesLikeTheCpu) {
     const auto runner = make_runner(precision), exact = make_runner(Precision::Float32);
     auto cpu = cpu_stream(1);
     Stream gpu(std::make_unique<cuda::Stream>());
-    for (const char* tier : {"full", "T1"}) {
+    for (const char* tier : {"full", "2x4"}) {
       const auto tokens = random_tokens(200, 64, 5);
       Session here(exact, find_tier(exact.config(), tier), cpu), there(runner, find_tier(runner.config(), tier), gpu),
           split(runner, find_tier(runner.config(), tier), gpu);

@@ -100,7 +100,7 @@ struct Bounds {
 
 template <class T>
 void check(const ModelConfig& config, Capacity capacity, Index sequences, Index length, const Bounds& bounds) {
-  SCOPED_TRACE(testing::Message() << length << " tokens at " << capacity.channels << "x" << capacity.ffn);
+  SCOPED_TRACE(::testing::Message() << length << " tokens at " << capacity.channels << "x" << capacity.ffn);
   // Weights that T holds exactly, so that all compute the same function.
   Parameters<float> parameters(config);
   fill_randomly(parameters, 7, 0.15);
@@ -128,7 +128,7 @@ void check(const ModelConfig& config, Capacity capacity, Index sequences, Index 
 }
 
 constexpr Bounds kSingle{.hidden = 1e-5, .loss = 1e-5, .gradient = 1e-4};
-constexpr Bounds kHalf{.hidden = 2e-2, .loss = 2e-2, .gradient = 6e-2};
+constexpr Bounds kHalf{.hidden = 3e-2, .loss = 3e-2, .gradient = 9e-2};
 
 TEST(ModelCuda, Float32AgreesWithTheCpu) {
   if (cuda::device_count() == 0) GTEST_SKIP() << "no GPU";
