@@ -6,6 +6,7 @@
 #include "essh/base/file.h"
 #include "essh/base/json.h"
 #include "essh/base/log.h"
+#include "essh/comm/group.h"
 
 namespace essh::verbs {
 namespace fs = std::filesystem;
@@ -18,6 +19,14 @@ fs::path cache_folder() {
   return {};
 }
 
+// Ranks of one machine take a GPU each, unless one is named.
+DeviceChoice own_device(const std::string& name) {
+  auto choice = parse_device(name);
+  if (choice.device == Device::Cuda && name.find(':') == std::string::npos)
+    choice.index = comm::local_rank() % static_cast<int>(gpu_names().size());
+  return choice;
+}
+
 std::string file_name(const std::string& description) {
   std::string name = "tuned";
   for (const char c : description) name += std::isalnum(static_cast<unsigned char>(c)) ? c : '-';
@@ -27,13 +36,17 @@ std::string file_name(const std::string& description) {
 }  // namespace
 
 void DeviceOptions::add_to(CLI::App& verb) {
-  verb.add_option("--device", device, "cpu, cuda, cuda:N, or auto: a GPU when there is one");
+  add_places(verb);
   verb.add_option("--precision", precision, "auto (bf16 on CUDA, float32 on the CPU), float32, bf16");
+}
+
+void DeviceOptions::add_places(CLI::App& verb) {
+  verb.add_option("--device", device, "cpu, cuda, cuda:N, or auto: a GPU when there is one");
   verb.add_option("--threads", threads, "cores to use (all by default)")->check(CLI::Range(1, 4096));
 }
 
 OpenDevice::OpenDevice(const DeviceOptions& options)
-    : stream(open_stream(parse_device(options.device), options.threads > 0 ? options.threads : available_cores())) {
+    : stream(open_stream(own_device(options.device), options.threads > 0 ? options.threads : available_cores())) {
   const auto folder = cache_folder();
   if (stream.device() == Device::Cpu || folder.empty()) return;
   file_ = (folder / file_name(stream.description())).string();

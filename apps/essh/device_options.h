@@ -14,6 +14,8 @@ struct DeviceOptions {
   int threads = 0;
 
   void add_to(CLI::App& verb);
+  // Without --precision, for verbs that find it elsewhere.
+  void add_places(CLI::App& verb);
   Precision chosen_precision() const { return parse_precision(precision); }
 };
 

@@ -6,6 +6,7 @@
 #include "apps/essh/verbs.h"
 #include "essh/base/error.h"
 #include "essh/base/log.h"
+#include "essh/comm/group.h"
 
 namespace {
 
@@ -32,16 +33,17 @@ int run(int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  essh::comm::RankGuard ranks;
   try {
-    return run(argc, argv);
+    return ranks.leave(run(argc, argv));
   } catch (const essh::Error& error) {
     fmt::print(stderr, "essh: {}\n", error.what());
-    return essh::exit_code(error.kind());
+    return ranks.leave(essh::exit_code(error.kind()));
   } catch (const std::bad_alloc&) {
     fmt::print(stderr, "essh: out of memory\n");
-    return essh::exit_code(essh::ErrorKind::OutOfMemory);
+    return ranks.leave(essh::exit_code(essh::ErrorKind::OutOfMemory));
   } catch (const std::exception& error) {
     fmt::print(stderr, "essh: internal error: {}\n", error.what());
-    return essh::exit_code(essh::ErrorKind::Internal);
+    return ranks.leave(essh::exit_code(essh::ErrorKind::Internal));
   }
 }

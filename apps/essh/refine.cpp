@@ -1,5 +1,6 @@
 #include <memory>
 
+#include "apps/essh/device_options.h"
 #include "apps/essh/verbs.h"
 #include "essh/train/run.h"
 
@@ -7,9 +8,10 @@ namespace essh::verbs {
 namespace {
 
 struct Options {
-  std::string run, device = "auto";
+  std::string run;
   std::vector<std::string> settings;
   RunOptions options;
+  DeviceOptions device;
 };
 
 }  // namespace
@@ -22,12 +24,11 @@ void add_refine(CLI::App& app) {
       ->allow_extra_args(false);
   verb->add_option("--stop-after", o->options.stop_after, "save and stop after this many steps")
       ->check(CLI::NonNegativeNumber);
-  verb->add_option("--threads", o->options.threads, "cores to use (all by default)")->check(CLI::Range(1, 4096));
-  verb->add_option("--device", o->device, "cpu, cuda, cuda:N, or auto: a GPU when there is one");
+  o->device.add_places(*verb);
   verb->footer("Example: essh refine runs/tiny");
   verb->callback([o] {
-    o->options.device = parse_device(o->device);
-    run_refinement(o->run, o->settings, o->options);
+    OpenDevice device(o->device);
+    run_refinement(o->run, o->settings, device.stream, o->options);
   });
 }
 

@@ -1,5 +1,6 @@
 #include <memory>
 
+#include "apps/essh/device_options.h"
 #include "apps/essh/verbs.h"
 #include "essh/base/json.h"
 #include "essh/base/units.h"
@@ -10,9 +11,10 @@ namespace essh::verbs {
 namespace {
 
 struct Options {
-  std::string recipe, out, data, device = "auto";
+  std::string recipe, out, data;
   std::vector<std::string> settings;
   RunOptions run;
+  DeviceOptions device;
   bool dry_run = false, json = false;
 };
 
@@ -47,18 +49,19 @@ void print_estimate(const RunEstimate& e, bool json) {
              format_count(e.peak_flops));
 }
 
-void run(Options& o) {
-  o.run.device = parse_device(o.device);
+void run(const Options& o) {
   auto settings = o.settings;
   if (!o.data.empty()) settings.push_back("data.path=" + to_text(Json(o.data)));
   const auto recipe = load_recipe(o.recipe, settings);
   if (o.dry_run) {
     if (recipe.data.path.empty() && recipe.data.task.empty())
       fail(ErrorKind::Usage, "train: --dry-run measures a few steps and needs --data FOLDER");
-    return print_estimate(estimate_run(recipe, o.run), o.json);
+    OpenDevice device(o.device);
+    return print_estimate(estimate_run(recipe, device.stream), o.json);
   }
   if (o.out.empty()) fail(ErrorKind::Usage, "train: say where to: -o RUN");
-  run_training(recipe, o.out, o.run);
+  OpenDevice device(o.device);
+  run_training(recipe, o.out, device.stream, o.run);
 }
 
 }  // namespace
@@ -74,8 +77,7 @@ void add_train(CLI::App& app) {
       ->allow_extra_args(false);
   verb->add_option("--stop-after", o->run.stop_after, "save and stop after this many steps, as a signal would")
       ->check(CLI::NonNegativeNumber);
-  verb->add_option("--threads", o->run.threads, "cores to use (all by default)")->check(CLI::Range(1, 4096));
-  verb->add_option("--device", o->device, "cpu, cuda, cuda:N, or auto: a GPU when there is one");
+  o->device.add_places(*verb);
   verb->add_flag("--dry-run", o->dry_run, "print parameters, memory, FLOPs and the expected time, then stop");
   verb->add_flag("--json", o->json, "print JSON (with --dry-run)");
   verb->footer(

@@ -4,99 +4,22 @@
 
 #include <algorithm>
 #include <cmath>
-#include <condition_variable>
 #include <cstring>
-#include <deque>
-#include <exception>
-#include <functional>
 #include <limits>
-#include <map>
-#include <mutex>
-#include <thread>
 #include <utility>
 
 #include "essh/base/error.h"
 #include "tests/comm/sums_in_order.h"
+#include "tests/comm/thread_ranks.h"
 
 namespace essh::comm {
 namespace {
 
 using testing::contribution;
+using testing::Mailboxes;
+using testing::on_ranks;
 using testing::sum_in_order;
-
-// Messages between threads that stand for ranks.
-class Mailboxes {
- public:
-  void put(int from, int to, std::span<const std::byte> bytes) {
-    const std::lock_guard lock(mutex_);
-    boxes_[{from, to}].emplace_back(bytes.begin(), bytes.end());
-    arrived_.notify_all();
-  }
-  std::vector<std::byte> take(int from, int to) {
-    std::unique_lock lock(mutex_);
-    std::deque<std::vector<std::byte>>& box = boxes_[{from, to}];
-    arrived_.wait(lock, [&] { return !box.empty(); });
-    std::vector<std::byte> message = std::move(box.front());
-    box.pop_front();
-    return message;
-  }
-  bool empty() const {
-    return std::all_of(boxes_.begin(), boxes_.end(), [](const auto& box) { return box.second.empty(); });
-  }
-
- private:
-  std::mutex mutex_;
-  std::condition_variable arrived_;
-  std::map<std::pair<int, int>, std::deque<std::vector<std::byte>>> boxes_;
-};
-
-class ThreadTransport final : public Transport {
- public:
-  ThreadTransport(Mailboxes& mail, int rank, int size) : mail_(mail), rank_(rank), size_(size) {}
-  int rank() const override { return rank_; }
-  int size() const override { return size_; }
-  void exchange(std::span<const Outgoing> outgoing, std::span<const Incoming> incoming) override {
-    for (const Outgoing& message : outgoing) {
-      if (!message.bytes.empty()) mail_.put(rank_, message.to, message.bytes);
-      sent += message.bytes.size();
-    }
-    for (const Incoming& message : incoming) {
-      if (message.bytes.empty()) continue;
-      const std::vector<std::byte> bytes = mail_.take(message.from, rank_);
-      ASSERT_EQ(bytes.size(), message.bytes.size());
-      std::copy(bytes.begin(), bytes.end(), message.bytes.begin());
-    }
-  }
-  std::size_t sent = 0;
-
- private:
-  Mailboxes& mail_;
-  int rank_;
-  int size_;
-};
-
-// Runs body(collectives, rank, transport) on as many threads as ranks.
-void on_ranks(int ranks, const std::function<void(Collectives&, int, ThreadTransport&)>& body) {
-  Mailboxes mail;
-  std::vector<std::thread> threads;
-  std::vector<std::exception_ptr> errors(static_cast<std::size_t>(ranks));
-  for (int rank = 0; rank < ranks; ++rank) {
-    threads.emplace_back([&, rank] {
-      try {
-        ThreadTransport transport(mail, rank, ranks);
-        Collectives collectives(transport);
-        body(collectives, rank, transport);
-      } catch (...) {
-        errors[rank] = std::current_exception();
-      }
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
-  for (const std::exception_ptr& error : errors) {
-    if (error) std::rethrow_exception(error);
-  }
-  EXPECT_TRUE(mail.empty());
-}
+using testing::ThreadTransport;
 
 template <class T>
 bool same_bits(std::span<const T> a, std::span<const T> b) {

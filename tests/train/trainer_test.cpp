@@ -2,103 +2,23 @@
 
 #include <gtest/gtest.h>
 
-#include <cstdlib>
-#include <cstring>
-#include <fstream>
+#include <algorithm>
 
 #include "essh/base/file.h"
-#include "essh/base/rng.h"
-#include "essh/data/prepare.h"
-#include "essh/data/tokenizer.h"
-#include "essh/model/initialise.h"
 #include "essh/store/model_folder.h"
 #include "essh/train/run.h"
+#include "tests/train/trainer_fixture.h"
 
 namespace essh {
 namespace {
-namespace fs = std::filesystem;
-
-// A byte-level dataset of a text with structure, and a recipe small enough for many steps.
-struct TrainerTest : ::testing::Test {
-  fs::path folder;
-
-  void SetUp() override {
-    std::string pattern = (fs::temp_directory_path() / "essh-train-XXXXXX").string();
-    folder = ::mkdtemp(pattern.data());
-    std::ofstream text(folder / "text.txt");
-    Rng rng(1);
-    for (int document = 0; document < 60; ++document) {
-      for (int word = 0; word < 120; ++word) text << "word" << rng.below(12) << (word % 9 == 8 ? ".\n" : " ");
-      text << "\n<|endoftext|>\n";
-    }
-    text.close();
-    const auto tokenizer = std::shared_ptr<Tokenizer>(make_byte_tokenizer());
-    PrepareOptions options;
-    options.inputs = {(folder / "text.txt").string()};
-    options.folder = folder / "data";
-    options.valid_fraction = 0.2;
-    prepare(options, {.format = {.tokenizer_hash = tokenizer->hash(), .vocab_size = tokenizer->vocab_size()},
-                      .eos_id = *tokenizer->eos(),
-                      .encode = [tokenizer](std::string_view piece, std::vector<std::int32_t>& ids) {
-                        tokenizer->encode(piece, ids);
-                      }});
-  }
-  void TearDown() override { fs::remove_all(folder); }
-
-  Recipe recipe(std::vector<std::string> settings = {}) const {
-    std::vector<std::string> all = {"data.path=" + (folder / "data").string(),
-                                    "data.context=40",
-                                    "model.hidden_size=32",
-                                    "model.intermediate_size=192",
-                                    "model.num_hidden_layers=2",
-                                    "model.attention_layers=[1]",
-                                    "model.sliding_window=16",
-                                    "run.steps=24",
-                                    "run.batch=8",
-                                    "run.micro_batch=2",
-                                    "elastic.warmup_tokens=600",
-                                    "elastic.full_share=0.5",
-                                    "elastic.ordering_period=5",
-                                    "run.validation_windows=8",
-                                    "run.validate_every=8",
-                                    "run.checkpoint_every=4",
-                                    "refine.steps=6",
-                                    "refine.batch=4"};
-    all.insert(all.end(), settings.begin(), settings.end());
-    return load_recipe("tiny", all);
-  }
-
-  struct Setup {
-    Recipe recipe;
-    TrainingData data;
-    ModelConfig config;
-    Stream stream;
-    Setup(const Recipe& r, int threads)
-        : recipe(r),
-          data(r.data),
-          config(recipe_config(r, data.vocab_size(), data.eos_id())),
-          stream(cpu_stream(threads)) {}
-    std::unique_ptr<Trainer<float>> trainer() {
-      auto made = std::make_unique<Trainer<float>>(Stage::Pretraining, recipe, config, data, stream);
-      Parameters<float> weights(config);
-      initialise(weights, config, recipe.run.seed);
-      made->start(weights);
-      return made;
-    }
-  };
-};
-
-bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
-  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
-}
 
 TEST_F(TrainerTest, StoppingAndResumingChangesNoBit) {
   for (const char* sampling : {"fixed", "adaptive"}) {
-    Setup setup(recipe({std::string("elastic.sampling=") + sampling}), 2);
+    Setup setup(recipe({std::string("elastic.sampling=") + sampling, "run.steps=40"}), 2);
     auto straight = setup.trainer();
     while (!straight->finished()) straight->step();
     auto part = setup.trainer();
-    for (int i = 0; i < 11; ++i) part->step();
+    for (int i = 0; i < 17; ++i) part->step();
     auto resumed = setup.trainer();
     resumed->resume(part->snapshot());
     while (!resumed->finished()) resumed->step();
@@ -137,26 +57,27 @@ TEST_F(TrainerTest, AGeneratedTaskIsLearntAndResumesBitByBit) {
 TEST_F(TrainerTest, LossFallsAtEveryTierAndRefinementGoesOn) {
   const auto settings = recipe({"run.steps=60", "optimizer.rate=6e-3"});
   const auto run = folder / "run";
-  run_training(settings, run, {.threads = 2});
   Setup setup(settings, 2);
+  run_training(settings, run, setup.stream);
   auto fresh = setup.trainer();
   const auto before = fresh->validate();
   Parameters<float> trained = load_model(run / "pretrained").parameters;
   fresh->start(trained);
   const auto after = fresh->validate();
   for (const auto& [tier, loss] : before) EXPECT_LT(after.at(tier), loss - 1.0) << tier;
-  run_refinement(run, {}, {.threads = 2});
+  run_refinement(run, {}, setup.stream);
   EXPECT_TRUE(fs::exists(run / "refined" / "model.safetensors"));
   EXPECT_EQ(model_of_run(run), run / "refined");
 }
 
 TEST_F(TrainerTest, AnInterruptedRunFolderEndsWithTheSameModel) {
   const auto settings = recipe();
-  run_training(settings, folder / "whole", {.threads = 2});
+  auto stream = cpu_stream(2);
+  run_training(settings, folder / "whole", stream);
   for (int piece = 0;; ++piece) {
     ASSERT_LT(piece, 10);
     try {
-      run_training(settings, folder / "pieces", {.stop_after = 7, .threads = 2});
+      run_training(settings, folder / "pieces", stream, {.stop_after = 7});
       break;
     } catch (const Error& error) {
       EXPECT_EQ(error.kind(), ErrorKind::Interrupted);
@@ -221,8 +142,8 @@ TEST_F(TrainerTest, OtherDataOrAnotherRecipeIsRefused) {
   auto snapshot = trainer->snapshot();
   snapshot.data = "other";
   EXPECT_THROW(trainer->resume(snapshot), Error);
-  run_training(recipe({"run.steps=4"}), folder / "run", {.threads = 1});
-  EXPECT_THROW(run_training(recipe({"run.steps=5"}), folder / "run", {.threads = 1}), Error);
+  run_training(recipe({"run.steps=4"}), folder / "run", setup.stream);
+  EXPECT_THROW(run_training(recipe({"run.steps=5"}), folder / "run", setup.stream), Error);
 }
 
 TEST_F(TrainerTest, AblationsKeepWhatTheyFreeze) {

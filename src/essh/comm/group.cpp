@@ -13,14 +13,15 @@
 namespace essh::comm {
 namespace {
 
-std::optional<int> count_in_environment(const char* name) {
+// A number that the launcher has left in the environment.
+std::optional<int> launcher_says(const char* name, int smallest) {
   const char* text = std::getenv(name);
   if (text == nullptr) return std::nullopt;
   int value = 0;
   const char* end = text + std::strlen(text);
   const auto [stop, error] = std::from_chars(text, end, value);
-  if (error != std::errc{} || stop != end || value < 1) {
-    fail(ErrorKind::Usage, "{}={}: the launcher's number of ranks must be a whole number from 1", name, text);
+  if (error != std::errc{} || stop != end || value < smallest) {
+    fail(ErrorKind::Usage, "{}={}: the launcher's number must be a whole number from {}", name, text, smallest);
   }
   return value;
 }
@@ -72,12 +73,19 @@ std::vector<std::size_t> slice_bounds(Bounds bounds, std::size_t begin, std::siz
 }
 
 std::unique_ptr<Group> make_group(const GroupOptions& options) {
-  std::optional<int> ranks = count_in_environment("OMPI_COMM_WORLD_SIZE");
-  if (!ranks) ranks = count_in_environment("PMI_SIZE");
+  std::optional<int> ranks = launcher_says("OMPI_COMM_WORLD_SIZE", 1);
+  if (!ranks) ranks = launcher_says("PMI_SIZE", 1);
   // A launcher that speaks PMIx tells each process its rank, and the number of ranks only through MPI.
   const bool unknown = !ranks && std::getenv("PMIX_RANK") != nullptr;
   if (unknown || (ranks && *ranks > 1)) return make_mpi_group(options, ranks.value_or(0));
   return make_single_group();
+}
+
+int local_rank() {
+  for (const char* name : {"OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID"}) {
+    if (const auto rank = launcher_says(name, 0)) return *rank;
+  }
+  return 0;
 }
 
 RankGuard::~RankGuard() {

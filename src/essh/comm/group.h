@@ -106,6 +106,9 @@ struct GroupOptions {
 std::unique_ptr<Group> make_group(const GroupOptions& options = {});
 std::unique_ptr<Group> make_single_group();
 
+// Which of the ranks of this machine this process is, as the launcher tells; 0 without one.
+int local_rank();
+
 // Held by main, so that an error of one rank ends the others instead of leaving them to wait for it:
 //
 //   RankGuard ranks;

@@ -1,4 +1,5 @@
 #pragma once
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -19,6 +20,8 @@ struct Pass {
   double mixer_gradient_scale = 1;
   // When given, layers x units: feed-forwards add the squares of their hidden activations, summed over tokens.
   Matrix<double> ffn_squares = {};
+  // When given, backward calls it with every layer whose weight gradients are complete, from the last to the first.
+  const std::function<void(Index)>* layer_done = nullptr;
 
   Index tokens() const { return sequences * length; }
 };

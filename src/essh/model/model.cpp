@@ -93,6 +93,7 @@ void Model<T>::backward(const Pass& pass, const Weights<T>& weights, const Gradi
     norm(pass, weights, block.mixer_gain, kept.x, u, {});
     block.mixer->backward(pass, weights, gradients, u, d_x, *kept.mixer, d_u);
     norm_backward(block.mixer_gain, kept.x, kept.inverse_rms, d_u);
+    if (pass.layer_done) (*pass.layer_done)(static_cast<Index>(i));
   }
   launch(pass.stream, EmbeddingBackward<T>{.tokens = tokens, .d_x = d_x, .d_table = gradients.matrix(embedding_)});
   pass.arena.release(mark);

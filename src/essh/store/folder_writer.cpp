@@ -1,6 +1,10 @@
 #include "essh/store/folder_writer.h"
 
+#include <signal.h>
 #include <unistd.h>
+
+#include <cerrno>
+#include <charconv>
 
 #include "essh/base/error.h"
 #include "essh/base/file.h"
@@ -19,19 +23,36 @@ fs::path resolved(const fs::path& target) {
   return path.has_filename() ? path : path.parent_path();
 }
 
-fs::path sibling(const fs::path& path, const char* kind) {
+fs::path sibling(const fs::path& path, std::string_view kind) {
   fs::path name = path;
   name += fmt::format(".{}-{}", kind, ::getpid());
   return name;
 }
 
+constexpr std::string_view kTemporary = "tmp";
+
 }  // namespace
+
+void remove_leftovers(const fs::path& parent) {
+  std::error_code failed;
+  for (const auto& entry : fs::directory_iterator(parent, failed)) {
+    const auto name = entry.path().filename().string();
+    const auto mark = name.rfind(fmt::format(".{}-", kTemporary));
+    if (mark == std::string::npos || !entry.is_directory()) continue;
+    pid_t process = 0;
+    const char *number = name.data() + mark + kTemporary.size() + 2, *end = name.data() + name.size();
+    const auto [rest, status] = std::from_chars(number, end, process);
+    if (status != std::errc{} || rest != end || process <= 0 || ::kill(process, 0) == 0 || errno != ESRCH) continue;
+    fs::remove_all(entry.path(), failed);
+    if (!failed) log::info("removed {}, left behind by a crash", entry.path().string());
+  }
+}
 
 FolderWriter::FolderWriter(const fs::path& target, ExistingFolder existing)
     : target_(resolved(target)), existing_(existing) {
   must_replace();
   make_folder(target_.parent_path());
-  const fs::path temporary = sibling(target_, "tmp");
+  const fs::path temporary = sibling(target_, kTemporary);
   std::error_code failed;
   fs::remove_all(temporary, failed);
   if (!fs::create_directory(temporary, failed)) {

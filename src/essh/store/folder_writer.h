@@ -32,4 +32,7 @@ class FolderWriter {
   ExistingFolder existing_;
 };
 
+// Removes folders NAME.tmp-PID in `parent` that writers left behind which have ended.
+void remove_leftovers(const std::filesystem::path& parent);
+
 }  // namespace essh

@@ -19,6 +19,7 @@ namespace {
 // The numbers of a snapshot, in trainer.json.
 struct Header {
   std::string stage, data, recipe;
+  std::string layout = {};
   Index step = 0, position = 0;
   double tokens = 0, validation = 0;
   std::vector<double> sampler;
@@ -34,6 +35,17 @@ void fields(Visitor& visit, Header& h) {
   visit("sampler", h.sampler, Field{});
   visit("data", h.data, Field{.required = true});
   visit("recipe", h.recipe, Field{.required = true});
+  visit("layout", h.layout, Field{});
+}
+
+// Of the order of the tensors in the flat arrays.
+std::string layout_fingerprint(const ParameterLayout& layout) {
+  std::uint64_t hash = 0xcbf29ce484222325u;  // FNV-1a
+  for (const auto& spec : layout.tensors()) {
+    for (const char c : fmt::format("{} {} {}\n", spec.name, spec.rows, spec.cols))
+      hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3u;
+  }
+  return fmt::format("{:016x}", hash);
 }
 
 std::string folder_name(Index step) {
@@ -86,6 +98,8 @@ Snapshot read_checkpoint(const fs::path& folder) {
   const auto config_path = (folder / "config.json").string();
   s.config = parse_config(read_json(config_path), config_path);
   const ParameterLayout layout(s.config);
+  if (header.layout != layout_fingerprint(layout))
+    fail(ErrorKind::BadFile, "{}: made by a version of essh that orders the tensors differently", place);
   const auto file = SafetensorsFile::open(folder / "state.safetensors");
   const auto read = [&](const char* name, std::uint64_t size, auto& into) {
     const auto* info = file.find(name);
@@ -104,6 +118,7 @@ Snapshot read_checkpoint(const fs::path& folder) {
 
 Checkpoints::Checkpoints(fs::path folder, Index keep) : folder_(std::move(folder)), keep_(keep) {
   make_folder(folder_);
+  remove_leftovers(folder_);
 }
 
 Checkpoints::~Checkpoints() {
@@ -141,7 +156,15 @@ void Checkpoints::finish() {
 
 void Checkpoints::write(const Snapshot& s) const {
   FolderWriter writer(folder_ / folder_name(s.step), ExistingFolder::Replace);
-  const Header header{s.stage, s.data, s.recipe, s.step, s.position, s.tokens, s.validation, s.sampler};
+  const Header header{.stage = s.stage,
+                      .data = s.data,
+                      .recipe = s.recipe,
+                      .layout = layout_fingerprint(ParameterLayout(s.config)),
+                      .step = s.step,
+                      .position = s.position,
+                      .tokens = s.tokens,
+                      .validation = s.validation,
+                      .sampler = s.sampler};
   write_durably(writer.folder() / "trainer.json", to_text(write_fields(header), 2) + "\n");
   write_durably(writer.folder() / "config.json", to_text(config_json(s.config), 2) + "\n");
   const auto size = static_cast<std::uint64_t>(s.weights.size());

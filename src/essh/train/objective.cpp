@@ -23,22 +23,23 @@ Vector<const std::int32_t> Objective<T>::on_device(const std::vector<std::int32_
 template <class T>
 void Objective<T>::learn(const Weights<T>& weights, const Gradients<T>& gradients, const TokenRows& rows,
                          Capacity capacity, const ObjectiveWeights& counts, const Teacher<T>* teacher,
-                         Matrix<double> squares, Vector<double> totals, Matrix<const T>* hidden_out) {
+                         const LearnOutputs<T>& outputs) {
   auto pass = pass_over(rows, capacity);
   pass.ffn_gradient_scale = counts.ffn_gradient;
   pass.mixer_gradient_scale = counts.mixer_gradient;
-  pass.ffn_squares = squares;
+  pass.ffn_squares = outputs.squares;
+  pass.layer_done = outputs.layer_done;
   const Index tokens = rows.tokens(), width = model_.config().hidden_size, vocabulary = model_.config().vocab_size;
   Matrix<T> kept;
-  if (hidden_out) kept = arena_.matrix<T>(tokens, width);
+  if (outputs.hidden) kept = arena_.matrix<T>(tokens, width);
   const auto mark = arena_.mark();
   const auto inputs = on_device(rows.inputs), targets = on_device(rows.targets);
   typename Model<T>::Tape tape;
   const auto hidden = model_.forward(pass, weights, inputs, &tape);
   const auto d_hidden = arena_.matrix<T>(tokens, width);
-  if (hidden_out) {
+  if (outputs.hidden) {
     launch(stream_, Copy<T>{.from = hidden, .to = kept});
-    *hidden_out = kept;
+    *outputs.hidden = kept;
   }
   const Index piece = chunk_rows(tokens);
   for (Index first = 0; first < tokens; first += piece) {
@@ -70,8 +71,8 @@ void Objective<T>::learn(const Weights<T>& weights, const Gradients<T>& gradient
                                       .d_logits = logits,
                                       .scale = counts.scale * counts.label});
     }
-    launch(stream_,
-           LossSum<Wide<T>>{.label = label, .divergence = divergence, .targets = chunk_targets, .totals = totals});
+    launch(stream_, LossSum<Wide<T>>{
+                        .label = label, .divergence = divergence, .targets = chunk_targets, .totals = outputs.totals});
     model_.head_backward(pass, weights, gradients, hidden.middle(first, count), logits, d_hidden.middle(first, count));
     arena_.release(chunk_mark);
   }

@@ -31,6 +31,16 @@ struct ObjectiveWeights {
   double ffn_gradient = 1, mixer_gradient = 1;
 };
 
+// Where a pass that learns leaves what else it found, all on the device.
+template <class T>
+struct LearnOutputs {
+  Vector<double> totals;              // (+=) losses
+  Matrix<double> squares = {};        // (+=) when given, layers x units: squared activations of the feed-forwards
+  Matrix<const T>* hidden = nullptr;  // (=) when given: last hidden states, valid until release()
+  // When given, called with every layer whose gradients are complete.
+  const std::function<void(Index)>* layer_done = nullptr;
+};
+
 // Forward and backward passes over micro-batches. Logits are held for `loss_rows` positions at a time, never all (0:
 // all). Nothing waits for the device.
 template <class T>
@@ -38,12 +48,9 @@ class Objective {
  public:
   Objective(const Model<T>& model, Stream& stream, Index loss_rows);
 
-  // Adds the gradient of one micro-batch at a capacity, and its losses to `totals`. With a teacher, its divergence
-  // counts too. When `squares` is given (layers x units), the squared activations of the feed-forwards are added to it.
-  // Memory of `hidden` below stays valid until release().
+  // Adds the gradient of one micro-batch at a capacity. With a teacher, its divergence counts too.
   void learn(const Weights<T>& weights, const Gradients<T>& gradients, const TokenRows& rows, Capacity capacity,
-             const ObjectiveWeights& counts, const Teacher<T>* teacher, Matrix<double> squares, Vector<double> totals,
-             Matrix<const T>* hidden = nullptr);
+             const ObjectiveWeights& counts, const Teacher<T>* teacher, const LearnOutputs<T>& outputs);
   // Hidden states of a model without a tape, kept until release().
   Matrix<const T> observe(const Model<T>& model, const Weights<T>& weights, const TokenRows& rows, Capacity capacity);
   // Label losses alone, added to `totals`.

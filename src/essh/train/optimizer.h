@@ -4,6 +4,7 @@
 #include "essh/device/stream.h"
 #include "essh/model/tensors.h"
 #include "essh/train/recipe.h"
+#include "essh/train/shards.h"
 
 namespace essh {
 
@@ -11,17 +12,21 @@ namespace essh {
 // dimensions.
 enum class DecayGroups { Pretraining, Refinement };
 
-// AdamW over the flat array of parameters on a device. Frozen tensors keep their values and moments.
+// AdamW over the flat array of parameters on a device, of which this rank updates its parts. Frozen tensors keep their
+// values and moments.
 class Optimizer {
  public:
+  // `shards` and `stream` outlive it.
   Optimizer(const ParameterLayout& layout, const OptimizerRecipe& recipe, DecayGroups groups,
-            const std::vector<bool>& frozen, Stream& stream);
+            const std::vector<bool>& frozen, Shards& shards, Stream& stream);
 
-  // sum += squares of the gradient over the tensors that learn.
+  // sum += squares of the gradient over the tensors that learn, in this rank's parts.
   void add_squares(Vector<const float> gradient, double* sum);
-  // One step at a learning rate, the gradient multiplied by `clip`. `rounded` (may be empty) follows the weights.
+  // One step at a learning rate, the gradient multiplied by `clip`; the other ranks' parts of the weights are taken
+  // from them. A collective. `rounded` (may be empty) follows this rank's parts of the weights.
   void step(Vector<float> weights, Vector<BFloat16> rounded, Vector<const float> gradient, double rate, double clip);
 
+  // This rank's parts.
   Vector<float> first() const { return first_.view(); }
   Vector<float> second() const { return second_.view(); }
   Index steps() const { return steps_; }
@@ -36,6 +41,7 @@ class Optimizer {
 
   OptimizerRecipe recipe_;
   std::vector<Run> runs_;
+  Shards& shards_;
   Stream& stream_;
   Array<float> first_, second_;
   Index steps_ = 0;

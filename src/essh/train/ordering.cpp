@@ -5,7 +5,6 @@
 
 #include "essh/kernels/clear.h"
 #include "essh/kernels/column_squares.h"
-#include "essh/kernels/copy.h"
 #include "essh/kernels/permute.h"
 
 namespace essh {
@@ -36,8 +35,12 @@ UnitOrder importance_order(Stream& stream, Arena& arena, const ParameterLayout& 
   return orders;
 }
 
-void order_units(Stream& stream, Arena& arena, const ParameterLayout& layout, const UnitOrder& order,
-                 Vector<float> values) {
+namespace {
+
+// read(begin, end) gives a range of the flat array, write(begin, end, values) takes it back.
+template <class Read, class Write>
+void permute_tensors(Stream& stream, Arena& arena, const ParameterLayout& layout, const UnitOrder& order,
+                     const Read& read, const Write& write) {
   for (std::size_t tensor = 0; tensor < layout.tensors().size(); ++tensor) {
     const auto& spec = layout.tensors()[tensor];
     const bool rows = spec.row_axis.elastic == Elastic::Ffn;
@@ -46,15 +49,35 @@ void order_units(Stream& stream, Arena& arena, const ParameterLayout& layout, co
     const auto& layer_order = order[static_cast<std::size_t>(spec.layer)];
     const auto indices = arena.vector<std::int32_t>(static_cast<Index>(layer_order.size()));
     upload(stream, layer_order, indices);
-    const auto whole = dense(values.data + layout.offset(tensor), spec.rows, spec.cols);
+    const Index begin = layout.offset(tensor), end = begin + spec.rows * spec.cols;
+    const Matrix<const float> from = dense(read(begin, end).data, spec.rows, spec.cols);
     const auto sorted = arena.matrix<float>(spec.rows, spec.cols);
     if (rows)
-      launch(stream, PermuteRows<float>{.from = whole, .order = indices, .to = sorted});
+      launch(stream, PermuteRows<float>{.from = from, .order = indices, .to = sorted});
     else
-      launch(stream, PermuteColumns<float>{.from = whole, .order = indices, .to = sorted});
-    launch(stream, Copy<float>{.from = sorted, .to = whole});
+      launch(stream, PermuteColumns<float>{.from = from, .order = indices, .to = sorted});
+    write(begin, end, Vector<const float>{sorted.data, end - begin});
     arena.release(mark);
   }
+}
+
+}  // namespace
+
+void order_units(Stream& stream, Arena& arena, const ParameterLayout& layout, const UnitOrder& order,
+                 Vector<float> values) {
+  permute_tensors(
+      stream, arena, layout, order,
+      [&](Index begin, Index end) { return Vector<const float>(values.middle(begin, end - begin)); },
+      [&](Index begin, Index, Vector<const float> sorted) {
+        stream.copy(values.data + begin, sorted.data, static_cast<std::size_t>(sorted.size) * sizeof(float));
+      });
+}
+
+void order_units(Stream& stream, Arena& arena, const ParameterLayout& layout, const UnitOrder& order, Shards& shards,
+                 Vector<float> parts) {
+  permute_tensors(
+      stream, arena, layout, order, [&](Index begin, Index end) { return shards.whole(parts, begin, end, arena); },
+      [&](Index begin, Index end, Vector<const float> sorted) { shards.keep(sorted, begin, end, parts); });
 }
 
 void order_units(const UnitOrder& order, Matrix<double> values) {

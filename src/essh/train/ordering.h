@@ -4,6 +4,7 @@
 
 #include "essh/device/stream.h"
 #include "essh/model/tensors.h"
+#include "essh/train/shards.h"
 
 namespace essh {
 
@@ -20,6 +21,9 @@ UnitOrder importance_order(Stream& stream, Arena& arena, const ParameterLayout& 
 // one tensor.
 void order_units(Stream& stream, Arena& arena, const ParameterLayout& layout, const UnitOrder& order,
                  Vector<float> values);
+// The same for an array of which every rank holds its parts; a collective.
+void order_units(Stream& stream, Arena& arena, const ParameterLayout& layout, const UnitOrder& order, Shards& shards,
+                 Vector<float> parts);
 // The same for values per unit, layers x units, in host memory.
 void order_units(const UnitOrder& order, Matrix<double> values);
 

@@ -6,6 +6,8 @@
 #include <cmath>
 #include <csignal>
 #include <fstream>
+#include <functional>
+#include <optional>
 
 #include "essh/base/file.h"
 #include "essh/base/json.h"
@@ -13,9 +15,11 @@
 #include "essh/base/machine.h"
 #include "essh/base/progress.h"
 #include "essh/base/units.h"
+#include "essh/comm/group.h"
 #include "essh/kernels/copy.h"
 #include "essh/kernels/gemm.h"
 #include "essh/model/initialise.h"
+#include "essh/store/folder_writer.h"
 #include "essh/store/model_folder.h"
 #include "essh/train/trainer.h"
 
@@ -128,76 +132,130 @@ std::string losses_line(const std::map<std::string, double>& losses, const Model
   return line;
 }
 
-// The loop that both stages share.
-template <class T>
-void run_stage(Trainer<T>& trainer, const Recipe& recipe, const fs::path& run, Stage stage, Stream& stream,
-               const RunOptions& options) {
-  const std::string prefix = stage == Stage::Refinement ? "refine-" : "";
-  Checkpoints checkpoints(run / (prefix + "checkpoints"), recipe.run.keep);
-  if (const auto snapshot = checkpoints.newest()) {
-    trainer.resume(*snapshot);
-    log::info("{}: going on after step {}", run.string(), trainer.step_count());
+// What one rank does for all of them in a run folder: metrics, checkpoints, the progress line.
+class Keeper {
+ public:
+  Keeper(const fs::path& run, Stage stage, const Recipe& recipe)
+      : run_(run),
+        stage_(stage),
+        prefix_(stage == Stage::Refinement ? "refine-" : ""),
+        checkpoints_(run / (prefix_ + "checkpoints"), recipe.run.keep) {
+    remove_leftovers(run);
   }
-  Metrics metrics(run / (prefix + "metrics.jsonl"), trainer.step_count());
-  const auto validate = [&] {
-    const auto losses = trainer.validate();
+
+  Checkpoints& checkpoints() { return checkpoints_; }
+
+  void begin(Index step, Index steps) {
+    if (step > 0) log::info("{}: going on after step {}", run_.string(), step);
+    metrics_.emplace(run_ / (prefix_ + "metrics.jsonl"), step);
+    progress_.emplace(stage_ == Stage::Refinement ? "refine" : "train", static_cast<double>(steps), "step");
+    start_ = Clock::now();
+  }
+
+  // `peak`: of all ranks together.
+  void made(const StepReport& report, double tokens, double seconds, double peak) {
+    const double rate = tokens / seconds, utilisation = report.flops / seconds / peak;
+    metrics_->write(step_entry(report, rate, utilisation, seconds_since(start_)));
+    if (report.skipped) log::warn("step {}: the gradient was not finite, the step was not made", report.step);
+    const auto reduced = report.reduced_tokens > 0 ? fmt::format(" (reduced {:.3f})", report.reduced_loss) : "";
+    progress_->update(static_cast<double>(report.step),
+                      fmt::format("loss {:.3f}{}  {} tok/s  {:.0f}% of GEMM peak", report.full_loss, reduced,
+                                  format_count(rate), 100 * utilisation));
+  }
+
+  void validated(Index step, double tokens, const std::map<std::string, double>& losses, const ModelConfig& config) {
     Json tiers = Json::object();
-    for (const auto& tier : tiers_of(trainer.config())) tiers[tier.name] = losses.at(tier.name);
-    metrics.write({{"kind", "validation"},
-                   {"step", trainer.step_count()},
-                   {"tokens", static_cast<Index>(trainer.tokens())},
-                   {"tiers", tiers}});
-    log::info("step {}: validation perplexity{}", trainer.step_count(), losses_line(losses, trainer.config()));
-  };
-  const double peak = measured_peak<T>(stream);
+    for (const auto& tier : tiers_of(config)) tiers[tier.name] = losses.at(tier.name);
+    metrics_->write({{"kind", "validation"}, {"step", step}, {"tokens", static_cast<Index>(tokens)}, {"tiers", tiers}});
+    log::info("step {}: validation perplexity{}", step, losses_line(losses, config));
+  }
+
+  void end() {
+    checkpoints_.finish();
+    progress_->finish();
+  }
+
+ private:
+  fs::path run_;
+  Stage stage_;
+  std::string prefix_;
+  Checkpoints checkpoints_;
+  std::optional<Metrics> metrics_;
+  std::optional<Progress> progress_;
+  Clock::time_point start_;
+};
+
+// The ranks of a run, and what belongs to its folder: rank 0 alone writes there.
+class Ranks {
+ public:
+  Ranks() : group_(comm::make_group()) {
+    if (!first()) log::set_level(log::Level::Quiet);
+  }
+  comm::Group& group() { return *group_; }
+  bool first() const { return group_->rank() == 0; }
+  bool any(bool value) { return group_->all_reduce_max(value ? 1 : 0) > 0; }
+  // The end of the work that the ranks do together, orderly whatever comes of it.
+  void close() { group_->close(); }
+
+ private:
+  std::unique_ptr<comm::Group> group_;
+};
+
+// Goes back to the newest checkpoint, if rank 0 finds one.
+template <class T>
+bool resume(Trainer<T>& trainer, Ranks& ranks, Keeper* keeper) {
+  std::optional<Snapshot> snapshot;
+  if (keeper) {
+    keeper->checkpoints().finish();
+    snapshot = keeper->checkpoints().newest();
+  }
+  if (!ranks.any(snapshot.has_value())) return false;
+  if (!snapshot) snapshot.emplace();
+  trainer.resume(*snapshot);
+  return true;
+}
+
+// The loop that both stages share. Returns whether it went to the end; otherwise it was told to stop.
+template <class T>
+bool run_stage(Trainer<T>& trainer, const Recipe& recipe, const fs::path& run, Stage stage, Stream& stream,
+               Ranks& ranks, const RunOptions& options) {
+  std::optional<Keeper> keeper;
+  if (ranks.first()) keeper.emplace(run, stage, recipe);
+  Keeper* const kept = keeper ? &*keeper : nullptr;
+  resume(trainer, ranks, kept);
+  if (kept) kept->begin(trainer.step_count(), trainer.steps());
+  const double peak = measured_peak<T>(stream) * ranks.group().size();
   SignalScope signals;
-  Progress progress(stage == Stage::Refinement ? "refine" : "train", static_cast<double>(trainer.steps()), "step");
-  const auto start = Clock::now();
   const Index first_step = trainer.step_count();
   while (!trainer.finished()) {
     const auto step_start = Clock::now();
     const double tokens_before = trainer.tokens();
     const auto report = trainer.step();
-    const double seconds = seconds_since(step_start);
-    const double rate = (report.tokens - tokens_before) / seconds, utilisation = report.flops / seconds / peak;
-    metrics.write(step_entry(report, rate, utilisation, seconds_since(start)));
-    if (report.skipped) {
-      log::warn("step {}: the gradient was not finite, the step was not made", report.step);
-      if (recipe.run.nonfinite == "rollback") {
-        checkpoints.finish();
-        const auto snapshot = checkpoints.newest();
-        if (!snapshot)
-          fail(ErrorKind::Usage, "step {}: the gradient is not finite and there is no checkpoint to roll back to",
-               report.step);
-        const Index position = trainer.position();
-        trainer.resume(*snapshot);
-        trainer.skip_to(position);
-      }
+    if (kept) kept->made(report, report.tokens - tokens_before, seconds_since(step_start), peak);
+    if (report.skipped && recipe.run.nonfinite == "rollback") {
+      const Index position = trainer.position();
+      if (!resume(trainer, ranks, kept))
+        fail(ErrorKind::Usage, "step {}: the gradient is not finite and there is no checkpoint to roll back to",
+             report.step);
+      trainer.skip_to(position);
     }
-    progress.update(static_cast<double>(report.step),
-                    fmt::format("loss {:.3f}{}  {} tok/s  {:.0f}% of GEMM peak", report.full_loss,
-                                report.reduced_tokens > 0 ? fmt::format(" (reduced {:.3f})", report.reduced_loss) : "",
-                                format_count(rate), 100 * utilisation));
     const Index step = trainer.step_count();
     const bool last = trainer.finished();
-    if (last || (recipe.run.validate_every > 0 && step % recipe.run.validate_every == 0)) validate();
-    const bool stopping = interrupted != 0 || (options.stop_after > 0 && step - first_step >= options.stop_after);
+    if (last || (recipe.run.validate_every > 0 && step % recipe.run.validate_every == 0)) {
+      const auto losses = trainer.validate();
+      if (kept) kept->validated(step, trainer.tokens(), losses, trainer.config());
+    }
+    const bool stopping =
+        ranks.any(interrupted != 0) || (options.stop_after > 0 && step - first_step >= options.stop_after);
     if (last || stopping || (recipe.run.checkpoint_every > 0 && step % recipe.run.checkpoint_every == 0)) {
-      checkpoints.finish();  // before the next copy is made: there is never more than one
-      checkpoints.save(trainer.snapshot());
+      if (kept) kept->checkpoints().finish();  // before the next copy is made: there is never more than one
+      auto snapshot = trainer.snapshot();
+      if (kept) kept->checkpoints().save(std::move(snapshot));
     }
-    if (stopping && !last) {
-      checkpoints.finish();
-      fail(ErrorKind::Interrupted, "{}: stopped after step {}; the same command goes on from there", run.string(),
-           step);
-    }
+    if (stopping && !last) break;
   }
-  checkpoints.finish();
-  progress.finish();
-}
-
-Stream make_stream(const RunOptions& options) {
-  return open_stream(options.device, options.threads > 0 ? options.threads : available_cores());
+  if (kept) kept->end();
+  return trainer.finished();
 }
 
 template <class T>
@@ -217,6 +275,28 @@ Parameters<float> initial_weights(const Recipe& recipe, const ModelConfig& confi
   return parameters;
 }
 
+// A stage from where it stands to its end: the result is in run/NAME. Returns the step it stopped after, or nothing.
+std::optional<Index> run_to_end(Stage stage, const char* name, const Recipe& recipe, const ModelConfig& config,
+                                const TrainingData& data, const std::function<Parameters<float>()>& start,
+                                const fs::path& run, Ranks& ranks, Stream& stream, const RunOptions& options) {
+  return with_compute_type(recipe, stream.device(), [&]<class T>(T) -> std::optional<Index> {
+    Trainer<T> trainer(stage, recipe, config, data, stream, ranks.group());
+    trainer.start(start());
+    const bool finished = run_stage(trainer, recipe, run, stage, stream, ranks, options);
+    if (!finished) return trainer.step_count();
+    if (ranks.first()) save_result(run / name, trainer, recipe, name);
+    return std::nullopt;
+  });
+}
+
+// Ends the ranks together; the one that speaks for them tells of a stop.
+void finish(Ranks& ranks, const fs::path& run, std::optional<Index> stopped) {
+  ranks.close();
+  if (stopped && ranks.first())
+    fail(ErrorKind::Interrupted, "{}: stopped after step {}; the same command goes on from there", run.string(),
+         *stopped);
+}
+
 // The recipe of the folder wins only by being equal: a run is one recipe. Fields that it does not know have their
 // defaults.
 void settle_recipe(const Recipe& recipe, const fs::path& run) {
@@ -232,46 +312,47 @@ void settle_recipe(const Recipe& recipe, const fs::path& run) {
 
 }  // namespace
 
-void run_training(const Recipe& recipe, const fs::path& run, const RunOptions& options) {
+void run_training(const Recipe& recipe, const fs::path& run, Stream& stream, const RunOptions& options) {
   if (recipe.data.path.empty() && recipe.data.task.empty())
     fail(ErrorKind::Usage,
          "train: say what to train on: --data FOLDER (`essh prepare` makes one), or data.task in the recipe");
-  make_folder(run);
-  FileLock lock(run / "lock");
-  settle_recipe(recipe, run);
+  Ranks ranks;
+  std::optional<FileLock> lock;
+  if (ranks.first()) {
+    make_folder(run);
+    lock.emplace(run / "lock");
+    settle_recipe(recipe, run);
+  }
   const TrainingData data(recipe.data);
   const auto config = recipe_config(recipe, data.vocab_size(), data.eos_id());
-  auto stream = make_stream(options);
-  with_compute_type(recipe, stream.device(), [&]<class T>(T) {
-    Trainer<T> trainer(Stage::Pretraining, recipe, config, data, stream);
-    trainer.start(initial_weights(recipe, config));
-    run_stage(trainer, recipe, run, Stage::Pretraining, stream, options);
-    save_result(run / "pretrained", trainer, recipe, "pretrained");
-  });
+  finish(ranks, run,
+         run_to_end(
+             Stage::Pretraining, "pretrained", recipe, config, data, [&] { return initial_weights(recipe, config); },
+             run, ranks, stream, options));
 }
 
-void run_refinement(const fs::path& run, const std::vector<std::string>& settings, const RunOptions& options) {
+void run_refinement(const fs::path& run, const std::vector<std::string>& settings, Stream& stream,
+                    const RunOptions& options) {
+  Ranks ranks;
   const auto path = run / "recipe.yaml";
   if (!fs::exists(path)) fail(ErrorKind::Usage, "{}: not a run folder; `essh train` makes one", run.string());
-  FileLock lock(run / "lock");
+  std::optional<FileLock> lock;
+  if (ranks.first()) lock.emplace(run / "lock");
   const auto recipe = parse_recipe(read_text(path, 1u << 20), path.string(), settings);
   if (!fs::is_directory(run / "pretrained"))
     fail(ErrorKind::Usage, "{}: pretraining has not finished; run `essh train` to its end first", run.string());
-  const auto parent = load_model(run / "pretrained");
+  auto parent = load_model(run / "pretrained");
   const TrainingData data(recipe.data);
-  auto stream = make_stream(options);
-  with_compute_type(recipe, stream.device(), [&]<class T>(T) {
-    Trainer<T> trainer(Stage::Refinement, recipe, parent.config, data, stream);
-    trainer.start(parent.parameters);
-    run_stage(trainer, recipe, run, Stage::Refinement, stream, options);
-    save_result(run / "refined", trainer, recipe, "refined");
-  });
+  finish(ranks, run,
+         run_to_end(
+             Stage::Refinement, "refined", recipe, parent.config, data, [&] { return std::move(parent.parameters); },
+             run, ranks, stream, options));
 }
 
-RunEstimate estimate_run(const Recipe& recipe, const RunOptions& options) {
+RunEstimate estimate_run(const Recipe& recipe, Stream& stream) {
   const TrainingData data(recipe.data);
   const auto config = recipe_config(recipe, data.vocab_size(), data.eos_id());
-  auto stream = make_stream(options);
+  const auto group = comm::make_single_group();
   // A few micro-batches show what many take.
   constexpr Index kMicroBatches = 4, kSteps = 2;
   auto quick = recipe;
@@ -279,7 +360,7 @@ RunEstimate estimate_run(const Recipe& recipe, const RunOptions& options) {
   quick.run.batch = std::min(recipe.run.batch, kMicroBatches * recipe.run.micro_batch);
   const double data_bytes = data.mapped_bytes(recipe.run.steps * recipe.run.batch), data_read = data.read_ahead();
   return with_compute_type(recipe, stream.device(), [&]<class T>(T) {
-    Trainer<T> trainer(Stage::Pretraining, quick, config, data, stream);
+    Trainer<T> trainer(Stage::Pretraining, quick, config, data, stream, *group);
     trainer.start(initial_weights(recipe, config));
     RunEstimate e;
     const ParameterLayout layout(config);

@@ -10,19 +10,21 @@ namespace essh {
 struct RunOptions {
   // Stop after this many steps of this call, as if interrupted; 0 goes to the end.
   Index stop_after = 0;
-  int threads = 0;
-  DeviceChoice device = {};
 };
 
 // Pretrains into a run folder, or goes on where it stopped:
 //   recipe.yaml, metrics.jsonl, checkpoints/, lock, and at the end pretrained/ (a model folder).
 // SIGTERM and SIGINT save a checkpoint and throw Error{Interrupted}; a second signal ends at once.
-void run_training(const Recipe& recipe, const std::filesystem::path& run, const RunOptions& options);
+//
+// Started by mpirun, the ranks train one model, each on a stream of its own; rank 0 alone writes and throws
+// Interrupted.
+void run_training(const Recipe& recipe, const std::filesystem::path& run, Stream& stream,
+                  const RunOptions& options = {});
 
 // Shared refinement of a run's pretrained/ into refined/, with its recipe and further settings. Goes on where it
 // stopped.
-void run_refinement(const std::filesystem::path& run, const std::vector<std::string>& settings,
-                    const RunOptions& options);
+void run_refinement(const std::filesystem::path& run, const std::vector<std::string>& settings, Stream& stream,
+                    const RunOptions& options = {});
 
 // What a run would take: parameters, memory by kind, FLOPs per token, expected time; from a few steps that it makes. On
 // the CPU the total is that of the process: besides the kinds, the copy that a checkpoint is written from, the pages of
@@ -33,7 +35,7 @@ struct RunEstimate {
   double checkpoint_bytes = 0, data_bytes = 0, other_bytes = 0, total_bytes = 0;
   double flops_per_token = 0, tokens = 0, seconds = 0, peak_flops = 0;
 };
-RunEstimate estimate_run(const Recipe& recipe, const RunOptions& options);
+RunEstimate estimate_run(const Recipe& recipe, Stream& stream);
 
 // The model folder that a path stands for: itself, or of a run its refined or pretrained model.
 std::filesystem::path model_of_run(const std::filesystem::path& path);

@@ -36,6 +36,9 @@ TokenRows token_rows(Batch batch) {
           .targets = std::move(batch.targets)};
 }
 
+// Elements that travel at once between host memory and ranks.
+constexpr Index kPiece = Index{1} << 22;
+
 // Refinement reads the data in an order of its own.
 std::uint64_t stage_seed(Stage stage, const Recipe& recipe) {
   return recipe.run.seed + (stage == Stage::Refinement ? 0x5ef1e0u : 0);
@@ -49,19 +52,21 @@ const char* stage_name(Stage stage) {
 
 template <class T>
 Trainer<T>::Trainer(Stage stage, const Recipe& recipe, const ModelConfig& config, const TrainingData& data,
-                    Stream& stream)
+                    Stream& stream, comm::Group& group)
     : stage_(stage),
       recipe_(recipe),
       config_(config),
       data_(data),
       stream_(stream),
+      group_(group),
       model_(config),
+      shards_(model_.layout(), group, stream),
       weights_(model_.layout(), stream),
       gradient_(stream.device(), model_.layout().size(), "gradients"),
       schedule_(stage_schedule(stage, recipe)),
       optimizer_(model_.layout(), schedule_,
                  stage == Stage::Refinement ? DecayGroups::Refinement : DecayGroups::Pretraining,
-                 frozen_tensors(model_.layout(), recipe.model), stream),
+                 frozen_tensors(model_.layout(), recipe.model), shards_, stream),
       objective_(model_, stream, recipe.run.loss_rows),
       sampler_(recipe.elastic, config, recipe.run.seed, recipe.run.steps),
       training_(data.training(stage_seed(stage, recipe))),
@@ -73,8 +78,15 @@ Trainer<T>::Trainer(Stage stage, const Recipe& recipe, const ModelConfig& config
   if (data.vocab_size() > config.vocab_size)
     fail(ErrorKind::Usage, "the data has token ids up to {}, the model {}", data.vocab_size() - 1,
          config.vocab_size - 1);
+  if (micro_batches() % group.size() != 0)
+    fail(ErrorKind::Usage,
+         "a step of {} sequences is {} micro-batches of {}, which {} ranks cannot share evenly; use another number of "
+         "ranks, {} or run.micro_batch",
+         batch(), micro_batches(), recipe.run.micro_batch, group.size(),
+         stage == Stage::Refinement ? "refine.batch" : "run.batch");
   clear(stream, squares_.view());
-  loader_ = std::make_unique<Loader>(*training_, LoaderOptions{.rows = recipe.run.micro_batch});
+  loader_ = std::make_unique<Loader>(
+      *training_, LoaderOptions{.rows = recipe.run.micro_batch, .rank = group.rank(), .ranks = group.size()});
   if (!recipe.elastic.teacher.empty()) {
     const auto loaded = load_model(recipe.elastic.teacher);
     if (loaded.config.vocab_size != config.vocab_size)
@@ -93,31 +105,63 @@ void Trainer<T>::start(const Parameters<float>& weights) {
 }
 
 template <class T>
-void Trainer<T>::resume(const Snapshot& s) {
-  if (s.stage != stage_name(stage_))
-    fail(ErrorKind::Usage, "the checkpoint is of {}, not of {}", s.stage, stage_name(stage_));
-  if (s.data != data_.fingerprint())
-    fail(ErrorKind::Usage, "the checkpoint was made on other data than {}", recipe_.data.path);
-  if (static_cast<Index>(s.weights.size()) != gradient_.size() ||
-      static_cast<Index>(s.squares.size()) != squares_.size())
-    fail(ErrorKind::Usage, "the checkpoint is of another model than the recipe's");
-  weights_.set(s.weights);
-  upload(stream_, s.first, optimizer_.first());
-  upload(stream_, s.second, optimizer_.second());
-  upload(stream_, s.squares, squares_.view());
-  if (!s.sampler.empty()) sampler_.restore(s.sampler);
-  step_ = s.step;
-  optimizer_.set_steps(s.step);
-  tokens_ = s.tokens;
-  validation_ = s.validation;
-  loader_->seek(s.position);
+template <class V, class Take>
+void Trainer<T>::distribute(const std::vector<V>& values, Index size, const Take& take) {
+  std::vector<V> piece;
+  for (Index begin = 0; begin < size; begin += kPiece) {
+    const Index count = std::min(kPiece, size - begin);
+    piece.resize(static_cast<std::size_t>(count));
+    if (group_.rank() == 0) std::copy_n(values.begin() + begin, count, piece.begin());
+    group_.broadcast(std::as_writable_bytes(std::span(piece)), 0);
+    take(begin, Vector<const V>{piece.data(), count});
+  }
 }
 
 template <class T>
-Snapshot Trainer<T>::snapshot() const {
+void Trainer<T>::resume(const Snapshot& s) {
+  if (group_.rank() == 0) {
+    if (s.stage != stage_name(stage_))
+      fail(ErrorKind::Usage, "the checkpoint is of {}, not of {}", s.stage, stage_name(stage_));
+    if (s.data != data_.fingerprint())
+      fail(ErrorKind::Usage, "the checkpoint was made on other data than {}", recipe_.data.path);
+    if (static_cast<Index>(s.weights.size()) != gradient_.size() ||
+        static_cast<Index>(s.squares.size()) != squares_.size())
+      fail(ErrorKind::Usage, "the checkpoint is of another model than the recipe's");
+  }
+  distribute(s.weights, gradient_.size(), [&](Index begin, Vector<const float> piece) {
+    stream_.copy(weights_.values().data + begin, piece.data, static_cast<std::size_t>(piece.size) * sizeof(float));
+  });
+  weights_.round();
+  for (const auto& [values, parts] :
+       {std::pair(&s.first, optimizer_.first()), std::pair(&s.second, optimizer_.second())}) {
+    distribute(*values, gradient_.size(), [&, to = parts](Index begin, Vector<const float> piece) {
+      shards_.keep(piece, begin, begin + piece.size, to);
+    });
+  }
+  distribute(s.squares, squares_.size(), [&](Index begin, Vector<const double> piece) {
+    upload(stream_, std::span(piece.data, static_cast<std::size_t>(piece.size)), squares_.view(begin, piece.size));
+  });
+  struct {
+    Index step, position, sampler;
+    double tokens, validation;
+  } numbers{s.step, s.position, static_cast<Index>(s.sampler.size()), s.tokens, s.validation};
+  group_.broadcast(std::as_writable_bytes(std::span(&numbers, 1)), 0);
+  auto sampler = s.sampler;
+  sampler.resize(static_cast<std::size_t>(numbers.sampler));
+  group_.broadcast(std::as_writable_bytes(std::span(sampler)), 0);
+  if (!sampler.empty()) sampler_.restore(sampler);
+  step_ = numbers.step;
+  optimizer_.set_steps(numbers.step);
+  tokens_ = numbers.tokens;
+  validation_ = numbers.validation;
+  loader_->seek(numbers.position);
+}
+
+template <class T>
+Snapshot Trainer<T>::snapshot() {
   Snapshot s{.stage = stage_name(stage_),
              .config = config_,
-             .weights = weights_.get(),
+             .weights = {},
              .first = {},
              .second = {},
              .squares = {},
@@ -128,13 +172,25 @@ Snapshot Trainer<T>::snapshot() const {
              .validation = validation_,
              .data = data_.fingerprint(),
              .recipe = recipe_yaml(recipe_)};
-  const auto take = [&](auto from, auto& into) {
-    into.resize(static_cast<std::size_t>(from.size));
-    download(stream_, from, into);
-  };
-  take(optimizer_.first(), s.first);
-  take(optimizer_.second(), s.second);
-  take(squares_.view(), s.squares);
+  const bool keeps = group_.rank() == 0;
+  if (keeps) {
+    s.weights = weights_.get();
+    s.squares.resize(static_cast<std::size_t>(squares_.size()));
+    download(stream_, squares_.view(), s.squares);
+  }
+  Arena& arena = objective_.arena();
+  for (const auto& [values, parts] :
+       {std::pair(&s.first, optimizer_.first()), std::pair(&s.second, optimizer_.second())}) {
+    if (keeps) values->resize(static_cast<std::size_t>(gradient_.size()));
+    for (Index begin = 0; begin < gradient_.size(); begin += kPiece) {
+      const auto mark = arena.mark();
+      const auto piece = shards_.whole(parts, begin, std::min(gradient_.size(), begin + kPiece), arena);
+      if (keeps)
+        download(stream_, piece,
+                 std::span(*values).subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(piece.size)));
+      arena.release(mark);
+    }
+  }
   return s;
 }
 
@@ -147,8 +203,8 @@ Parameters<float> Trainer<T>::parameters() const {
 
 template <class T>
 std::size_t Trainer<T>::state_bytes() const {
-  return 4 * gradient_.bytes() + static_cast<std::size_t>(weights_.rounded().size) * sizeof(BFloat16) +
-         2 * squares_.bytes();
+  return 2 * gradient_.bytes() + 2 * static_cast<std::size_t>(shards_.held()) * sizeof(float) +
+         static_cast<std::size_t>(weights_.rounded().size) * sizeof(BFloat16) + 2 * squares_.bytes();
 }
 
 template <class T>
@@ -166,47 +222,65 @@ double Trainer<T>::product_flops(Capacity capacity) const {
 }
 
 template <class T>
-void Trainer<T>::learn_full(const TokenRows& rows, double scale, StepReport& report, Matrix<const T>* hidden) {
-  const auto full = full_capacity(config_);
+void Trainer<T>::count_full(StepReport& report) {
+  squares_tokens_ += micro_batch_tokens();
+  report.flops += 3 * product_flops(full_capacity(config_)) * micro_batch_tokens();
+}
+
+template <class T>
+void Trainer<T>::count_reduced(StepReport& report, double budget) {
+  report.flops += 3 * product_flops(capacity_at(config_, budget)) * micro_batch_tokens();
+}
+
+template <class T>
+void Trainer<T>::learn_full(const TokenRows& rows, Matrix<const T>* hidden, bool last) {
   const auto squares = dense(step_squares_.data(), config_.num_hidden_layers, config_.intermediate_size);
-  objective_.learn(weights_.weights(), gradients(), rows, full, {.scale = scale}, nullptr, squares,
-                   totals_.view(kFull, kLossTotals), hidden);
-  squares_tokens_ += rows.tokens();
-  report.flops += 3 * product_flops(full) * static_cast<double>(rows.tokens());
+  objective_.learn(weights_.weights(), gradients(), rows, full_capacity(config_), {.scale = loss_scale()}, nullptr,
+                   {.totals = totals_.view(kFull, kLossTotals),
+                    .squares = squares,
+                    .hidden = hidden,
+                    .layer_done = last ? &start_sums_ : nullptr});
 }
 
 template <class T>
 void Trainer<T>::learn_reduced(const TokenRows& rows, double budget, const ObjectiveWeights& counts,
-                               const Teacher<T>& teacher, StepReport& report) {
-  const auto capacity = capacity_at(config_, budget);
+                               const Teacher<T>& teacher, bool last) {
   const bool taught = counts.kl != 0 || counts.tv != 0;
-  objective_.learn(weights_.weights(), gradients(), rows, capacity, counts, taught ? &teacher : nullptr, {},
-                   totals_.view(kReduced, kLossTotals));
-  report.flops += 3 * product_flops(capacity) * static_cast<double>(rows.tokens());
+  objective_.learn(weights_.weights(), gradients(), rows, capacity_at(config_, budget), counts,
+                   taught ? &teacher : nullptr,
+                   {.totals = totals_.view(kReduced, kLossTotals), .layer_done = last ? &start_sums_ : nullptr});
 }
 
 template <class T>
 void Trainer<T>::pretraining_batch(StepReport& report) {
   const auto& e = recipe_.elastic;
-  const double scale = 1.0 / static_cast<double>(batch() * training_->labels());
   const auto budgets = sampler_.draw(step_, tokens_, micro_batches());
-  for (const double budget : budgets) {
+  for (Index i = 0; i < micro_batches(); ++i) {
+    const double budget = budgets[static_cast<std::size_t>(i)];
+    const bool full = budget == 1.0;
     ++report.shares[budget];
+    if (full)
+      count_full(report);
+    else
+      count_reduced(report, budget);
+    if (!full && e.kl > 0) report.flops += product_flops(full_capacity(config_)) * micro_batch_tokens();
+    if (!is_mine(i)) continue;
     const auto rows = next_rows();
-    if (budget == 1.0) {
-      learn_full(rows, scale, report, nullptr);
+    if (full) {
+      learn_full(rows, nullptr, is_last(i));
     } else {
       Teacher<T> teacher{.model = parent_ ? parent_model_.get() : &model_,
                          .weights = parent_ ? parent_->weights() : weights_.weights()};
-      if (e.kl > 0) {
+      if (e.kl > 0)
         teacher.hidden =
             objective_.observe(*teacher.model, teacher.weights, rows, full_capacity(teacher.model->config()));
-        report.flops += product_flops(full_capacity(config_)) * static_cast<double>(rows.tokens());
-      }
-      learn_reduced(
-          rows, budget,
-          {.label = e.label, .kl = e.kl, .scale = scale, .ffn_gradient = e.ffn_scale, .mixer_gradient = e.mixer_scale},
-          teacher, report);
+      learn_reduced(rows, budget,
+                    {.label = e.label,
+                     .kl = e.kl,
+                     .scale = loss_scale(),
+                     .ffn_gradient = e.ffn_scale,
+                     .mixer_gradient = e.mixer_scale},
+                    teacher, is_last(i));
     }
     objective_.release();
   }
@@ -215,7 +289,6 @@ void Trainer<T>::pretraining_batch(StepReport& report) {
 template <class T>
 void Trainer<T>::refinement_batch(StepReport& report) {
   const auto& r = recipe_.refine;
-  const double scale = 1.0 / static_cast<double>(batch() * training_->labels());
   Rng rng(recipe_.run.seed ^ 0x5ef1e0u, static_cast<std::uint64_t>(step_));
   std::vector<double> budgets = r.budgets;
   if (r.sampling == "shuffle") {
@@ -231,11 +304,15 @@ void Trainer<T>::refinement_batch(StepReport& report) {
   for (Index i = 0; i < micro_batches(); ++i) {
     const double budget = budgets[static_cast<std::size_t>(i) % budgets.size()];
     ++report.shares[budget];
+    count_full(report);
+    count_reduced(report, budget);
+    if (!is_mine(i)) continue;
     const auto rows = next_rows();
     Teacher<T> teacher{.model = &model_, .weights = weights_.weights()};
-    learn_full(rows, scale, report, &teacher.hidden);
-    learn_reduced(rows, budget, {.label = 1, .tv = r.tv, .scale = scale, .ffn_gradient = recipe_.elastic.ffn_scale},
-                  teacher, report);
+    learn_full(rows, &teacher.hidden, false);
+    learn_reduced(rows, budget,
+                  {.label = 1, .tv = r.tv, .scale = loss_scale(), .ffn_gradient = recipe_.elastic.ffn_scale}, teacher,
+                  is_last(i));
     objective_.release();
   }
 }
@@ -245,6 +322,7 @@ template <class T>
 void Trainer<T>::read_totals(StepReport& report) {
   std::array<double, kTotals> totals;
   download(stream_, totals_.view(), totals);
+  group_.all_reduce_sum(totals);
   const auto tokens = [&](Index first) { return static_cast<Index>(totals[static_cast<std::size_t>(first) + 2]); };
   report.full_tokens = tokens(kFull);
   report.reduced_tokens = tokens(kReduced);
@@ -259,10 +337,16 @@ void Trainer<T>::read_totals(StepReport& report) {
 template <class T>
 void Trainer<T>::update_squares() {
   if (squares_tokens_ == 0) return;
+  if (!shards_.alone()) {
+    std::vector<double> sums(static_cast<std::size_t>(step_squares_.size()));
+    download(stream_, step_squares_.view(), sums);
+    group_.all_reduce_sum(sums);
+    upload(stream_, sums, step_squares_.view());
+  }
   launch(stream_, RunningMean{.sums = step_squares_.view(),
                               .mean = squares_.view(),
                               .memory = step_ == 0 ? 0 : recipe_.elastic.activation_memory,
-                              .count = static_cast<double>(squares_tokens_)});
+                              .count = squares_tokens_});
 }
 
 template <class T>
@@ -272,9 +356,10 @@ void Trainer<T>::order_feed_forwards() {
   const auto by_layer = dense(squares.data(), config_.num_hidden_layers, config_.intermediate_size);
   const auto& layout = model_.layout();
   const auto order = importance_order(stream_, objective_.arena(), layout, weights_.values(), by_layer);
-  for (const auto values : {weights_.values(), optimizer_.first(), optimizer_.second()})
-    order_units(stream_, objective_.arena(), layout, order, values);
+  order_units(stream_, objective_.arena(), layout, order, weights_.values());
   weights_.round();
+  for (const auto parts : {optimizer_.first(), optimizer_.second()})
+    order_units(stream_, objective_.arena(), layout, order, shards_, parts);
   order_units(order, by_layer);
   upload(stream_, squares, squares_.view());
 }
@@ -298,6 +383,8 @@ StepReport Trainer<T>::step() {
   else
     refinement_batch(report);
 
+  shards_.start_sums(gradient_.view(), -1);
+  shards_.wait();
   optimizer_.add_squares(gradient_.view(), totals_.data() + kSquaredNorm);
   read_totals(report);
   report.rate = learning_rate(schedule_, step_, steps_);
@@ -309,8 +396,10 @@ StepReport Trainer<T>::step() {
          step_ + 1, loader_->position());
   }
   if (!report.skipped) {
-    optimizer_.step(weights_.values(), weights_.rounded(), gradient_.view(), report.rate,
-                    clip_factor(report.norm, recipe_.optimizer.clip));
+    // What comes from other ranks is rounded when it is here.
+    optimizer_.step(weights_.values(), shards_.alone() ? weights_.rounded() : Vector<BFloat16>{}, gradient_.view(),
+                    report.rate, clip_factor(report.norm, recipe_.optimizer.clip));
+    if (!shards_.alone()) weights_.round();
     update_squares();
   }
   tokens_ += static_cast<double>(batch() * recipe_.data.context);
@@ -334,6 +423,7 @@ std::vector<double> Trainer<T>::validation_losses() {
   const auto totals = arena.vector<double>(static_cast<Index>(tiers.size()) * kLossTotals);
   clear(stream_, totals);
   for (Index first = 0; first < windows; first += recipe_.run.micro_batch) {
+    if (!is_mine(first / recipe_.run.micro_batch)) continue;
     const auto rows = token_rows(read_batch(*held_out_, first, std::min(recipe_.run.micro_batch, windows - first)));
     for (std::size_t i = 0; i < tiers.size(); ++i)
       objective_.score(weights_.weights(), rows, tiers[i].capacity,
@@ -342,6 +432,7 @@ std::vector<double> Trainer<T>::validation_losses() {
   std::vector<double> sums(static_cast<std::size_t>(totals.size)), losses;
   download(stream_, totals, sums);
   arena.release(mark);
+  group_.all_reduce_sum(sums);
   for (std::size_t i = 0; i < sums.size(); i += kLossTotals) losses.push_back(sums[i] / sums[i + 2]);
   return losses;
 }

@@ -11,6 +11,7 @@
 #include "essh/train/objective.h"
 #include "essh/train/optimizer.h"
 #include "essh/train/recipe.h"
+#include "essh/train/shards.h"
 #include "essh/train/training_data.h"
 
 namespace essh {
@@ -36,17 +37,24 @@ struct StepReport {
 // Algorithm 1 of the paper, and shared refinement, computing in T on the stream's device; weights, gradients and
 // moments are float32. Everything that a step depends on is in the snapshot: a run that resumes from one goes on bit by
 // bit on the CPU.
+//
+// Several ranks make one trainer: its micro-batches go round the ranks, so that each is the same samples at the same
+// capacity whatever their number; sums over them differ in rounding alone. Every call below is a collective, except of
+// the plain values.
 template <class T>
 class Trainer {
  public:
-  // `data` and `stream` outlive the trainer.
-  Trainer(Stage stage, const Recipe& recipe, const ModelConfig& config, const TrainingData& data, Stream& stream);
+  // `data`, `stream` and `group` outlive the trainer.
+  Trainer(Stage stage, const Recipe& recipe, const ModelConfig& config, const TrainingData& data, Stream& stream,
+          comm::Group& group);
 
   // Where the stage starts: these weights, fresh moments.
   void start(const Parameters<float>& weights);
-  // Where an earlier run of this stage stopped. A snapshot of other data or another model is refused.
+  // Where an earlier run of this stage stopped, with any number of ranks. Rank 0 gives the snapshot, the others get
+  // theirs from it. A snapshot of other data or another model is refused.
   void resume(const Snapshot& snapshot);
-  Snapshot snapshot() const;
+  // Complete on rank 0; on the others without its arrays.
+  Snapshot snapshot();
 
   bool finished() const { return step_ >= steps_; }
   Index step_count() const { return step_; }
@@ -71,26 +79,40 @@ class Trainer {
   static constexpr Index kFull = 0, kReduced = kLossTotals, kSquaredNorm = 2 * kLossTotals, kTotals = kSquaredNorm + 1;
 
   TokenRows next_rows();
-  void learn_full(const TokenRows& rows, double scale, StepReport& report, Matrix<const T>* hidden);
+  // Whether a micro-batch of a step is this rank's, and whether it is its last.
+  bool is_mine(Index micro_batch) const { return micro_batch % group_.size() == group_.rank(); }
+  bool is_last(Index micro_batch) const { return micro_batch + group_.size() >= micro_batches(); }
+  // What the work on a micro-batch at a capacity adds to the report, whichever rank does it.
+  void count_full(StepReport& report);
+  void count_reduced(StepReport& report, double budget);
+  // `last`: of this rank's passes of the step.
+  void learn_full(const TokenRows& rows, Matrix<const T>* hidden, bool last);
   void learn_reduced(const TokenRows& rows, double budget, const ObjectiveWeights& counts, const Teacher<T>& teacher,
-                     StepReport& report);
+                     bool last);
   void pretraining_batch(StepReport& report);
   void refinement_batch(StepReport& report);
   void read_totals(StepReport& report);
   void update_squares();
+  // From rank 0's values to the other ranks, piece by piece; take(begin, values) gets them in order, in host memory.
+  template <class V, class Take>
+  void distribute(const std::vector<V>& values, Index size, const Take& take);
   void order_feed_forwards();
   std::vector<double> validation_losses();
   double product_flops(Capacity capacity) const;
   Gradients<T> gradients() const { return {&model_.layout(), gradient_.data()}; }
   Index batch() const { return stage_ == Stage::Refinement ? recipe_.refine.batch : recipe_.run.batch; }
   Index micro_batches() const { return batch() / recipe_.run.micro_batch; }
+  double micro_batch_tokens() const { return static_cast<double>(recipe_.run.micro_batch * training_->length()); }
+  double loss_scale() const { return 1.0 / static_cast<double>(batch() * training_->labels()); }
 
   Stage stage_;
   Recipe recipe_;
   ModelConfig config_;
   const TrainingData& data_;
   Stream& stream_;
+  comm::Group& group_;
   Model<T> model_;
+  Shards shards_;
   MasterWeights<T> weights_;
   Array<float> gradient_;
   OptimizerRecipe schedule_;
@@ -104,7 +126,8 @@ class Trainer {
   std::unique_ptr<MasterWeights<T>> parent_;
   Array<double> totals_;
   Array<double> squares_, step_squares_;  // layers x units
-  Index squares_tokens_ = 0;
+  double squares_tokens_ = 0;
+  const std::function<void(Index)> start_sums_ = [this](Index layer) { shards_.start_sums(gradient_.view(), layer); };
   Index step_ = 0, steps_ = 0;
   double tokens_ = 0;
   double validation_ = 0;

@@ -1,0 +1,198 @@
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <mutex>
+
+#include "essh/train/ordering.h"
+#include "tests/comm/thread_ranks.h"
+#include "tests/train/trainer_fixture.h"
+
+namespace essh {
+namespace {
+
+using comm::testing::on_groups;
+
+struct RanksTest : TrainerTest {
+  struct Outcome {
+    Snapshot end;
+    std::vector<StepReport> reports;
+    std::map<std::string, double> losses;
+  };
+
+  // `steps` steps on some ranks, from a snapshot when one is given.
+  Outcome train(const Recipe& recipe, int ranks, Index steps, const Snapshot* from = nullptr) {
+    Outcome outcome;
+    on_groups(ranks, [&](comm::Group& group) {
+      Setup setup(recipe, 1);
+      auto trainer = setup.trainer(group);
+      if (from) trainer->resume(group.rank() == 0 ? *from : Snapshot{});
+      for (Index i = 0; i < steps; ++i) {
+        const auto report = trainer->step();
+        if (group.rank() == 0) outcome.reports.push_back(report);
+      }
+      auto losses = trainer->validate();
+      auto end = trainer->snapshot();
+      if (group.rank() > 0) {
+        EXPECT_TRUE(end.first.empty());
+        return;
+      }
+      outcome.losses = std::move(losses);
+      outcome.end = std::move(end);
+    });
+    return outcome;
+  }
+};
+
+// Largest difference, relative to the largest value.
+double distance(const std::vector<float>& a, const std::vector<float>& b) {
+  EXPECT_EQ(a.size(), b.size());
+  double most = 0, largest = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    most = std::max(most, std::abs(static_cast<double>(a[i]) - static_cast<double>(b[i])));
+    largest = std::max(largest, std::abs(static_cast<double>(a[i])));
+  }
+  return most / largest;
+}
+
+TEST_F(RanksTest, AnyNumberOfRanksMakesTheSameSteps) {
+  // No ordering: units of nearly equal importance may change places by rounding.
+  const auto settings = recipe({"elastic.ordering_period=0"});
+  const auto alone = train(settings, 1, 12);
+  for (const int ranks : {2, 4}) {
+    const auto many = train(settings, ranks, 12);
+    for (std::size_t i = 0; i < alone.reports.size(); ++i) {
+      const auto &a = alone.reports[i], &b = many.reports[i];
+      EXPECT_NEAR(b.full_loss, a.full_loss, 2e-5 * a.full_loss) << "step " << a.step;
+      EXPECT_NEAR(b.reduced_loss, a.reduced_loss, 2e-5 * a.full_loss) << "step " << a.step;
+      EXPECT_NEAR(b.norm, a.norm, 1e-4 * a.norm) << "step " << a.step;
+      EXPECT_EQ(b.full_tokens, a.full_tokens);
+      EXPECT_EQ(b.shares, a.shares);
+      EXPECT_NEAR(b.flops, a.flops, 1e-9 * a.flops);
+    }
+    EXPECT_LT(distance(alone.end.weights, many.end.weights), 1e-3);
+    EXPECT_LT(distance(alone.end.first, many.end.first), 1e-3);
+    EXPECT_LT(distance(alone.end.second, many.end.second), 1e-3);
+    for (std::size_t i = 0; i < alone.end.squares.size(); ++i)
+      EXPECT_NEAR(many.end.squares[i], alone.end.squares[i], 1e-4 * alone.end.squares[i] + 1e-12);
+    for (const auto& [tier, loss] : alone.losses) EXPECT_NEAR(many.losses.at(tier), loss, 1e-4 * loss) << tier;
+    EXPECT_EQ(many.end.position, alone.end.position);
+  }
+}
+
+TEST_F(RanksTest, TheFirstStepAgreesToRounding) {
+  const auto settings = recipe({"elastic.warmup_tokens=0", "elastic.kl=1"});
+  const auto alone = train(settings, 1, 1), pair = train(settings, 2, 1);
+  EXPECT_LT(distance(alone.end.first, pair.end.first), 2e-6);
+  EXPECT_NEAR(pair.reports[0].norm, alone.reports[0].norm, 1e-6 * alone.reports[0].norm);
+}
+
+TEST_F(RanksTest, TwoRanksTwiceAreTheSameBits) {
+  const auto a = train(recipe(), 2, 12), b = train(recipe(), 2, 12);
+  EXPECT_TRUE(same_bits(a.end.weights, b.end.weights));
+  EXPECT_TRUE(same_bits(a.end.first, b.end.first));
+  EXPECT_TRUE(same_bits(a.end.second, b.end.second));
+  EXPECT_EQ(a.end.squares, b.end.squares);
+}
+
+TEST_F(RanksTest, ResumingOnAsManyRanksChangesNoBit) {
+  const auto straight = train(recipe(), 2, 12);
+  const auto part = train(recipe(), 2, 7);
+  const auto rest = train(recipe(), 2, 5, &part.end);
+  EXPECT_TRUE(same_bits(straight.end.weights, rest.end.weights));
+  EXPECT_TRUE(same_bits(straight.end.first, rest.end.first));
+  EXPECT_EQ(straight.end.squares, rest.end.squares);
+  EXPECT_EQ(straight.end.position, rest.end.position);
+}
+
+TEST_F(RanksTest, ACheckpointGoesOnWithAnotherNumberOfRanks) {
+  const auto settings = recipe({"elastic.ordering_period=0"});
+  const auto straight = train(settings, 1, 12);
+  auto state = train(settings, 2, 4).end;
+  state = train(settings, 1, 4, &state).end;
+  const auto changed = train(settings, 2, 4, &state);
+  EXPECT_EQ(changed.end.step, 12);
+  EXPECT_EQ(changed.end.position, straight.end.position);
+  EXPECT_LT(distance(straight.end.weights, changed.end.weights), 1e-3);
+  EXPECT_LT(distance(straight.end.first, changed.end.first), 1e-3);
+  // A change of ranks alone loses nothing: what is written back is what was read.
+  on_groups(2, [&](comm::Group& group) {
+    Setup setup(settings, 1);
+    auto trainer = setup.trainer(group);
+    trainer->resume(group.rank() == 0 ? state : Snapshot{});
+    const auto again = trainer->snapshot();
+    if (group.rank() > 0) return;
+    EXPECT_TRUE(same_bits(again.weights, state.weights));
+    EXPECT_TRUE(same_bits(again.first, state.first));
+    EXPECT_TRUE(same_bits(again.second, state.second));
+    EXPECT_EQ(again.squares, state.squares);
+    EXPECT_EQ(again.sampler, state.sampler);
+  });
+}
+
+TEST_F(RanksTest, OrderingMovesTheMomentsOfAllRanks) {
+  const auto settings = recipe();
+  auto before = train(settings, 1, 3).end;
+  // Moments that tell where they come from: ordering must move them as it moves the weights.
+  for (std::size_t i = 0; i < before.weights.size(); ++i) before.first[i] = before.weights[i];
+  const auto order_in = [&](int ranks) {
+    const ParameterLayout layout(before.config);
+    std::vector<float> moved;
+    on_groups(ranks, [&](comm::Group& group) {
+      auto stream = cpu_stream(1);
+      Arena arena(Device::Cpu);
+      Shards shards(layout, group, stream);
+      Array<float> parts(Device::Cpu, shards.held(), "parts");
+      const Vector<const float> weights{before.weights.data(), layout.size()};
+      shards.keep(weights, 0, layout.size(), parts.view());
+      const auto order = importance_order(
+          stream, arena, layout, weights,
+          dense<const double>(before.squares.data(), before.config.num_hidden_layers, before.config.intermediate_size));
+      order_units(stream, arena, layout, order, shards, parts.view());
+      const auto whole = shards.whole(parts.view(), 0, layout.size(), arena);
+      if (group.rank() == 0) moved.assign(whole.data, whole.data + whole.size);
+    });
+    return moved;
+  };
+  const auto alone = order_in(1);
+  EXPECT_FALSE(same_bits(alone, before.weights));
+  EXPECT_TRUE(same_bits(alone, order_in(2)));
+  EXPECT_TRUE(same_bits(alone, order_in(3)));
+}
+
+TEST_F(RanksTest, ShardsCoverTheParametersOnceAndNeverTooEarly) {
+  const Setup setup(recipe(), 1);
+  const ParameterLayout layout(setup.config);
+  for (const int ranks : {1, 2, 3}) {
+    std::vector<int> owners(static_cast<std::size_t>(layout.size()));
+    std::mutex mutex;
+    on_groups(ranks, [&](comm::Group& group) {
+      auto stream = cpu_stream(1);
+      const Shards shards(layout, group, stream);
+      const std::lock_guard lock(mutex);
+      Index end = layout.size(), last_layer = layout.size();
+      EXPECT_GT(shards.buckets().size(), ranks > 1 ? 3u : 0u);
+      for (const auto& bucket : shards.buckets()) {
+        EXPECT_EQ(bucket.end, end);
+        EXPECT_LE(bucket.layer, last_layer);
+        end = bucket.begin;
+        last_layer = bucket.layer;
+        for (Index i = bucket.own_begin; i < bucket.own_end; ++i) ++owners[static_cast<std::size_t>(i)];
+        for (std::size_t tensor = 0; tensor < layout.tensors().size(); ++tensor) {
+          const Index begin = layout.offset(tensor);
+          const Index size = layout.tensors()[tensor].rows * layout.tensors()[tensor].cols;
+          if (begin >= bucket.end || begin + size <= bucket.begin) continue;
+          EXPECT_GE(layout.tensors()[tensor].layer, bucket.layer) << layout.tensors()[tensor].name;
+        }
+      }
+      EXPECT_EQ(end, 0);
+    });
+    EXPECT_TRUE(std::all_of(owners.begin(), owners.end(), [](int count) { return count == 1; }));
+  }
+}
+
+TEST_F(RanksTest, RanksThatCannotShareAStepAreRefused) {
+  EXPECT_THROW(train(recipe(), 3, 1), std::exception);
+}
+
+}  // namespace
+}  // namespace essh
