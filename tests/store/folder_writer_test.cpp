@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <fstream>
 
 #include "essh/base/rng.h"
 #include "essh/store/manifest.h"
@@ -158,6 +159,24 @@ TEST_F(FolderWriterTest, AKilledProcessLeavesAWholeFolder) {
     highest = version;
   }
   EXPECT_GT(highest, 1) << "no child lived long enough to show anything";
+}
+
+TEST_F(FolderWriterTest, LeftoversOfEndedProcessesAreRemoved) {
+  const pid_t child = ::fork();
+  if (child == 0) ::_exit(0);
+  ASSERT_GT(child, 0);
+  ::waitpid(child, nullptr, 0);
+  const auto ended = folder / fmt::format("model.tmp-{}", child),
+             alive = folder / fmt::format("model.tmp-{}", ::getpid());
+  for (const auto& path : {ended, alive, folder / "model.tmp-", folder / "model.tmp-12x", folder / "model"})
+    fs::create_directories(path / "inside");
+  std::ofstream(folder / fmt::format("file.tmp-{}", child)) << "not a folder";
+  remove_leftovers(folder);
+  EXPECT_FALSE(fs::exists(ended));
+  for (const auto& path : {alive, folder / "model.tmp-", folder / "model.tmp-12x", folder / "model",
+                           folder / fmt::format("file.tmp-{}", child)})
+    EXPECT_TRUE(fs::exists(path)) << path;
+  remove_leftovers(folder / "nothing here");
 }
 
 }  // namespace

@@ -43,7 +43,10 @@ TrainingRates train(const ModelConfig& config, Stream& stream, const TrainingBen
       squares(stream.device(), config.num_hidden_layers * config.intermediate_size, "squared activations");
   clear(stream, squares.view());
   const OptimizerRecipe recipe;
-  Optimizer optimizer(layout, recipe, DecayGroups::Pretraining, std::vector<bool>(layout.tensors().size()), stream);
+  const auto alone = comm::make_single_group();
+  Shards shards(layout, *alone, stream);
+  Optimizer optimizer(layout, recipe, DecayGroups::Pretraining, std::vector<bool>(layout.tensors().size()), shards,
+                      stream);
   Objective<T> objective(model, stream, bench.loss_rows);
   const auto full = full_capacity(config);
   const auto tiers = tiers_of(config);
@@ -58,11 +61,11 @@ TrainingRates train(const ModelConfig& config, Stream& stream, const TrainingBen
       Teacher<T> teacher{.model = &model, .weights = weights.weights()};
       teacher.hidden = objective.observe(model, weights.weights(), rows, full);
       objective.learn(weights.weights(), gradients, rows, tiers[next_tier++ % tiers.size()].capacity,
-                      {.kl = 0.5, .scale = scale, .ffn_gradient = 0.5}, &teacher, {},
-                      totals.view(kLossTotals, kLossTotals));
+                      {.kl = 0.5, .scale = scale, .ffn_gradient = 0.5}, &teacher,
+                      {.totals = totals.view(kLossTotals, kLossTotals)});
     } else {
-      objective.learn(weights.weights(), gradients, rows, full, {.scale = scale}, nullptr, unit_squares,
-                      totals.view(0, kLossTotals));
+      objective.learn(weights.weights(), gradients, rows, full, {.scale = scale}, nullptr,
+                      {.totals = totals.view(0, kLossTotals), .squares = unit_squares});
     }
     objective.release();
   };

@@ -5,6 +5,7 @@
 
 #include <cerrno>
 #include <charconv>
+#include <vector>
 
 #include "essh/base/error.h"
 #include "essh/base/file.h"
@@ -34,17 +35,21 @@ constexpr std::string_view kTemporary = "tmp";
 }  // namespace
 
 void remove_leftovers(const fs::path& parent) {
+  std::vector<fs::path> leftovers;
   std::error_code failed;
-  for (const auto& entry : fs::directory_iterator(parent, failed)) {
-    const auto name = entry.path().filename().string();
+  for (fs::directory_iterator entry(parent, failed), end; !failed && entry != end; entry.increment(failed)) {
+    const auto name = entry->path().filename().string();
     const auto mark = name.rfind(fmt::format(".{}-", kTemporary));
-    if (mark == std::string::npos || !entry.is_directory()) continue;
+    if (mark == std::string::npos || !entry->is_directory(failed)) continue;
     pid_t process = 0;
-    const char *number = name.data() + mark + kTemporary.size() + 2, *end = name.data() + name.size();
-    const auto [rest, status] = std::from_chars(number, end, process);
-    if (status != std::errc{} || rest != end || process <= 0 || ::kill(process, 0) == 0 || errno != ESRCH) continue;
-    fs::remove_all(entry.path(), failed);
-    if (!failed) log::info("removed {}, left behind by a crash", entry.path().string());
+    const char *number = name.data() + mark + kTemporary.size() + 2, *last = name.data() + name.size();
+    const auto [rest, status] = std::from_chars(number, last, process);
+    if (status != std::errc{} || rest != last || process <= 0) continue;
+    if (::kill(process, 0) != 0 && errno == ESRCH) leftovers.push_back(entry->path());
+  }
+  for (const auto& path : leftovers) {
+    fs::remove_all(path, failed);
+    if (!failed) log::info("removed {}, left behind by a crash", path.string());
   }
 }
 
