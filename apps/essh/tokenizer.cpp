@@ -186,7 +186,8 @@ void encode(const EncodeArguments& arguments) {
   for (std::size_t number = 1; !rest.empty(); ++number) {
     const std::size_t end = std::min(rest.find('\n'), rest.size());
     const std::string place = fmt::format("standard input:{}", number);
-    const Json line = parse_json(rest.substr(0, end), place);
+    // One text a line, however long: escapes make it up to six times its bytes.
+    const Json line = parse_json(rest.substr(0, end), place, {.bytes = std::uint64_t{1} << 30});
     if (!line.is_string()) fail(ErrorKind::Usage, "{}: with --jsonl each line must be one JSON string", place);
     texts.push_back(line.get<std::string>());
     rest.remove_prefix(std::min(end + 1, rest.size()));
