@@ -21,7 +21,8 @@ void launch(Stream& stream, const char* name, Shape shape, void (*kernel)(Parame
   const ProfileScope timed(stream, name);
   nvtxRangePushA(name);
   if (shape.shared > 48 * 1024)
-    check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shape.shared)), name);
+    check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shape.shared)),
+          name);
   kernel<<<shape.grid, shape.block, shape.shared, stream.handle()>>>(std::forward<Arguments>(arguments)...);
   check(cudaGetLastError(), name);
   nvtxRangePop();

@@ -33,7 +33,8 @@ __global__ void update(Factors f, Operands op, Index packs) {
     const float g = f.clip * gradient[j];
     first[j] = f.beta1 * first[j] + (1 - f.beta1) * g;
     second[j] = f.beta2 * second[j] + (1 - f.beta2) * g * g;
-    weight[j] -= f.rate * (first[j] * f.first_scale) / (sqrtf(second[j] * f.second_scale) + f.eps) + f.decay * weight[j];
+    weight[j] -=
+        f.rate * (first[j] * f.first_scale) / (sqrtf(second[j] * f.second_scale) + f.eps) + f.decay * weight[j];
   }
   cuda::store<N>(op.first + i, first);
   cuda::store<N>(op.second + i, second);

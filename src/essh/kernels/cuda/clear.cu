@@ -1,6 +1,5 @@
-#include "essh/kernels/clear.h"
-
 #include "essh/device/cuda/launch.cuh"
+#include "essh/kernels/clear.h"
 
 namespace essh {
 

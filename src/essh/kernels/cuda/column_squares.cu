@@ -1,5 +1,4 @@
 #include "essh/kernels/column_squares.h"
-
 #include "essh/kernels/cuda/device/column_sums.cuh"
 #include "essh/kernels/cuda/device/vectors.cuh"
 

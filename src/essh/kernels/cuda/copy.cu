@@ -1,6 +1,5 @@
-#include "essh/kernels/copy.h"
-
 #include "essh/device/cuda/launch.cuh"
+#include "essh/kernels/copy.h"
 #include "essh/kernels/cuda/device/number.cuh"
 
 namespace essh {

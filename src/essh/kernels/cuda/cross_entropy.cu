@@ -1,6 +1,5 @@
-#include "essh/kernels/cross_entropy.h"
-
 #include "essh/device/cuda/launch.cuh"
+#include "essh/kernels/cross_entropy.h"
 #include "essh/kernels/cuda/device/softmax.cuh"
 #include "essh/kernels/cuda/device/vectors.cuh"
 

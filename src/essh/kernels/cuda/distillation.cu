@@ -1,9 +1,8 @@
-#include "essh/kernels/distillation.h"
-
 #include "essh/device/cuda/launch.cuh"
 #include "essh/kernels/cross_entropy.h"
 #include "essh/kernels/cuda/device/softmax.cuh"
 #include "essh/kernels/cuda/device/vectors.cuh"
+#include "essh/kernels/distillation.h"
 
 namespace essh {
 namespace {
@@ -81,8 +80,8 @@ template <class T>
 void run(cuda::Stream& stream, const Distillation<T>& op) {
   cuda::with_width<T>(
       [&]<int N>() {
-        cuda::launch(stream, "distillation", {static_cast<unsigned>(op.logits.rows), kThreads},
-                     loss_and_gradient<N, T>, op);
+        cuda::launch(stream, "distillation", {static_cast<unsigned>(op.logits.rows), kThreads}, loss_and_gradient<N, T>,
+                     op);
       },
       op.logits, op.teacher, op.d_logits);
 }

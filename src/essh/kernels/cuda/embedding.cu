@@ -13,8 +13,7 @@ struct Forward {
   template <int N>
   __device__ void at(Index row, Index c) const {
     using Pack = cuda::Pack<T, N>;
-    *reinterpret_cast<Pack*>(op.x.row(row) + c) =
-        *reinterpret_cast<const Pack*>(op.table.row(op.tokens[row]) + c);
+    *reinterpret_cast<Pack*>(op.x.row(row) + c) = *reinterpret_cast<const Pack*>(op.table.row(op.tokens[row]) + c);
   }
 };
 

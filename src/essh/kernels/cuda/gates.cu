@@ -1,7 +1,6 @@
-#include "essh/kernels/gates.h"
-
 #include "essh/kernels/cuda/device/column_sums.cuh"
 #include "essh/kernels/cuda/device/rows.cuh"
+#include "essh/kernels/gates.h"
 
 namespace essh {
 namespace {
@@ -71,7 +70,8 @@ __global__ void __launch_bounds__(32 * kRowThreads) backward(GatesBackward<T> op
   }
 }
 
-// partial is [share][gate][column]. Eight threads take the shares of a column in turn, and their sums are added in order.
+// partial is [share][gate][column]. Eight threads take the shares of a column in turn, and their sums are added in
+// order.
 __global__ void add_biases(const float* partial, Index shares, Index columns, float* write, float* read, float* clock) {
   __shared__ float parts[8][32];
   const Index i = Index{blockIdx.x} * 32 + threadIdx.x;
@@ -114,8 +114,8 @@ void run(cuda::Stream& stream, const GatesBackward<T>& op) {
     launch_runs.template operator()<4>();
   else
     launch_runs.template operator()<1>();
-  cuda::launch(stream, "gates_biases", {cuda::blocks_for(3 * columns, 32), dim3(32, 8)}, add_biases, partial, Index{shares},
-               columns, op.d_write_bias.data, op.d_read_bias.data, op.d_clock_bias.data);
+  cuda::launch(stream, "gates_biases", {cuda::blocks_for(3 * columns, 32), dim3(32, 8)}, add_biases, partial,
+               Index{shares}, columns, op.d_write_bias.data, op.d_read_bias.data, op.d_clock_bias.data);
 }
 
 template void run(cuda::Stream&, const GatesForward<float>&);

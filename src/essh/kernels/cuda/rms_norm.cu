@@ -1,8 +1,7 @@
-#include "essh/kernels/rms_norm.h"
-
 #include "essh/device/cuda/launch.cuh"
 #include "essh/kernels/cuda/device/column_sums.cuh"
 #include "essh/kernels/cuda/device/vectors.cuh"
+#include "essh/kernels/rms_norm.h"
 
 namespace essh {
 namespace {
@@ -67,7 +66,8 @@ __global__ void __launch_bounds__(kThreads) forward(RmsNormForward<T> op) {
   }
 }
 
-// Rows in turn; every thread keeps the share of d_gain of its columns, and a block's rows are added in order at the end.
+// Rows in turn; every thread keeps the share of d_gain of its columns, and a block's rows are added in order at the
+// end.
 template <int N, int Packs, int Warps, class T>
 __global__ void __launch_bounds__(kThreads) backward(RmsNormBackward<T> op, float* partial) {
   using Share = RowShare<N, Packs, Warps>;

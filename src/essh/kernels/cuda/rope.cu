@@ -1,7 +1,6 @@
-#include "essh/kernels/rope.h"
-
 #include "essh/device/cuda/launch.cuh"
 #include "essh/kernels/cuda/device/number.cuh"
+#include "essh/kernels/rope.h"
 
 namespace essh {
 namespace {

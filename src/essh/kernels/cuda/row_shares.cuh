@@ -23,8 +23,8 @@ class ShareCounters {
   Array<unsigned> counters_;
 };
 
-// Splits the keys of `queries` queries, `rows` at most each, until there is a block for every place on the GPU, or too few
-// keys in a share to be worth it.
+// Splits the keys of `queries` queries, `rows` at most each, until there is a block for every place on the GPU, or too
+// few keys in a share to be worth it.
 inline device::Shares share_rows(Stream& stream, Scratch& scratch, Index queries, Index rows, Index head_dim) {
   constexpr Index kFewestRows = 128;
   const Index wanted = ShareCounters::kBlocksPerMultiprocessor * stream.multiprocessors() / std::max<Index>(1, queries);

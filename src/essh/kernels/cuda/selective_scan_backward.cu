@@ -385,9 +385,8 @@ void run(cuda::Stream& stream, const SelectiveScanBackward<T>& op) {
   } else {
     generic();
   }
-  launch(stream, "scan_table_gradients",
-         {dim3(static_cast<unsigned>(modes), static_cast<unsigned>(channels)), 32}, add_tables, partial, rows, op.modes,
-         op.d_modes);
+  launch(stream, "scan_table_gradients", {dim3(static_cast<unsigned>(modes), static_cast<unsigned>(channels)), 32},
+         add_tables, partial, rows, op.modes, op.d_modes);
 }
 
 template void run(cuda::Stream&, const SelectiveScanBackward<float>&);

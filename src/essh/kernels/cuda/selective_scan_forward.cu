@@ -5,8 +5,8 @@
 #include "essh/kernels/cuda/scan_tables.h"
 #include "essh/kernels/selective_scan.h"
 
-// Three passes, the first and the last parallel over chunks: what each chunk adds to the state, the states that enter the
-// chunks, and the outputs.
+// Three passes, the first and the last parallel over chunks: what each chunk adds to the state, the states that enter
+// the chunks, and the outputs.
 namespace essh {
 namespace {
 
@@ -15,8 +15,9 @@ using namespace cuda;
 __global__ void make_tables(Modes<const float> modes, float2* turns, float* gamma) {
   const int mode = blockIdx.x, channel = blockIdx.y, j = threadIdx.x;
   const int item = channel * static_cast<int>(modes.decay.cols) + mode;
-  if (j == 0) gamma[item] = static_cast<float>(log1p(exp(-fabs(static_cast<double>(modes.decay(channel, mode)))))) +
-                            fmaxf(modes.decay(channel, mode), 0.0f);
+  if (j == 0)
+    gamma[item] = static_cast<float>(log1p(exp(-fabs(static_cast<double>(modes.decay(channel, mode)))))) +
+                  fmaxf(modes.decay(channel, mode), 0.0f);
   double s, c;
   sincos(static_cast<double>(modes.frequency(channel, mode)) * j, &s, &c);
   turns[item * (kTokens + 1) + j] = {static_cast<float>(c), static_cast<float>(s)};
@@ -59,10 +60,11 @@ __global__ void __launch_bounds__(kTileThreads)
       term<kTokens>(s.w.turned(), Tile<typename S::Value, S::kValueStride, 1>{s.v}));
 }
 
-// One thread carries one value of one mode through the chunks; `states` holds increments and becomes the entering states.
+// One thread carries one value of one mode through the chunks; `states` holds increments and becomes the entering
+// states.
 __global__ void carry_states(Index sequences, Index length, int channels, int modes, int width,
-                             Matrix<const float> entering, ScanTables tables, const float* through, Matrix<float> states,
-                             Matrix<float> leaving) {
+                             Matrix<const float> entering, ScanTables tables, const float* through,
+                             Matrix<float> states, Matrix<float> leaving) {
   const Index item = Index{blockIdx.x} * blockDim.x + threadIdx.x;
   if (item >= sequences * channels * modes * width) return;
   const int p = static_cast<int>(item % width);
@@ -131,8 +133,9 @@ __global__ void __launch_bounds__(kTileThreads)
   __syncthreads();
   make_square(s.gates, tables, channel, s.q, s.k, s.square);
   T* z = op.z.row(first) + column;
-  const bool pairs = (reinterpret_cast<std::uintptr_t>(z) | static_cast<std::uintptr_t>(op.z.stride * sizeof(T))) %
-                         (2 * sizeof(T)) == 0;
+  const bool pairs =
+      (reinterpret_cast<std::uintptr_t>(z) | static_cast<std::uintptr_t>(op.z.stride * sizeof(T))) % (2 * sizeof(T)) ==
+      0;
   multiply<S::kTensor, kTokens, S::kValues>(
       [&](int t, int p, float x, float y) {
         if (t >= count || p >= width) return;

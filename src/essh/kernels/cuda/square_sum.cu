@@ -20,7 +20,9 @@ __device__ double block_sum(double value) {
   return sums[0];
 }
 
-__device__ float squares(float4 x) { return x.x * x.x + x.y * x.y + x.z * x.z + x.w * x.w; }
+__device__ float squares(float4 x) {
+  return x.x * x.x + x.y * x.y + x.z * x.z + x.w * x.w;
+}
 
 // partial[block] = the block's share of the sum: whole vectors of four, and in block 0 the elements before and behind.
 __global__ void partial_sums(const float* x, Index before, Index vectors, Index size, double* partial) {
@@ -54,8 +56,8 @@ void run(cuda::Stream& stream, const SquareSum<W>& op) {
   const auto blocks = static_cast<int>(std::clamp<Index>((vectors + kThreads - 1) / kThreads, 1, kBlocks));
   cuda::Scratch scratch(stream);
   double* partial = scratch.take<double>(blocks);
-  cuda::launch(stream, "square_sum", {dim3(blocks), dim3(kThreads)}, partial_sums, op.x.data, before, vectors, op.x.size,
-               partial);
+  cuda::launch(stream, "square_sum", {dim3(blocks), dim3(kThreads)}, partial_sums, op.x.data, before, vectors,
+               op.x.size, partial);
   cuda::launch(stream, "square_sum_end", {dim3(1), dim3(kThreads)}, add_partials, partial, blocks, op.sum);
 }
 

@@ -1,6 +1,5 @@
-#include "essh/kernels/swiglu.h"
-
 #include "essh/kernels/cuda/device/rows.cuh"
+#include "essh/kernels/swiglu.h"
 
 namespace essh {
 namespace {

@@ -1,7 +1,6 @@
-#include "essh/kernels/value_blend.h"
-
 #include "essh/kernels/cuda/device/column_sums.cuh"
 #include "essh/kernels/cuda/device/vectors.cuh"
+#include "essh/kernels/value_blend.h"
 
 namespace essh {
 namespace {
@@ -122,7 +121,8 @@ void run(cuda::Stream& stream, const ValueBlendBackward<T>& op) {
       op.width,
       [&]<int N>() {
         cuda::launch(stream, "value_blend_backward",
-                     {dim3(cuda::blocks_for(channels, kGroups), shares), kLanes * kGroups}, backward<N, T>, op, partial);
+                     {dim3(cuda::blocks_for(channels, kGroups), shares), kLanes * kGroups}, backward<N, T>, op,
+                     partial);
       },
       op.v0, op.d_v, op.d_v0);
   cuda::add_lines(stream, partial, shares, channels, op.d_blend.data);

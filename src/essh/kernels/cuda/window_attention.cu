@@ -1,11 +1,10 @@
-#include "essh/kernels/window_attention.h"
-
 #include <cmath>
 
 #include "essh/kernels/cuda/device/attention_mma.cuh"
 #include "essh/kernels/cuda/device/attention_mma_backward.cuh"
 #include "essh/kernels/cuda/device/attention_tiles.cuh"
 #include "essh/kernels/cuda/row_shares.cuh"
+#include "essh/kernels/window_attention.h"
 
 namespace essh {
 namespace {
@@ -51,14 +50,16 @@ void with_tiles(Index head_dim, const Body& body) {
 }
 
 template <class T>
-void attend_rows(cuda::Stream& stream, const AttentionShape& shape, Index slices, const ForwardOperands<T>& x, bool aligned) {
+void attend_rows(cuda::Stream& stream, const AttentionShape& shape, Index slices, const ForwardOperands<T>& x,
+                 bool aligned) {
   cuda::Scratch scratch(stream);
   const Index queries = slices * shape.queries;
   const auto shares = cuda::share_rows(stream, scratch, queries, shape.window, shape.head_dim);
   cuda::with_lanes<T>(shape.head_dim, aligned, [&]<int kLanes, bool kAligned>() {
-    cuda::launch(stream, "window attention of few queries",
-                 {.grid = dim3(static_cast<unsigned>(queries * shares.splits)), .block = dim3(cuda::device::kRowThreads)},
-                 cuda::device::attention_rows_forward<T, kLanes, kAligned>, shape, x, shares);
+    cuda::launch(
+        stream, "window attention of few queries",
+        {.grid = dim3(static_cast<unsigned>(queries * shares.splits)), .block = dim3(cuda::device::kRowThreads)},
+        cuda::device::attention_rows_forward<T, kLanes, kAligned>, shape, x, shares);
   });
 }
 
@@ -70,20 +71,24 @@ void attend_tiles(cuda::Stream& stream, const AttentionShape& shape, Index slice
     const auto order = order_of(slices, shape.queries, Math::kRows,
                                 2 * (Index{shape.past} + shape.queries) * shape.head_dim * Index{sizeof(T)});
     cuda::launch(stream, "window attention",
-                 {.grid = grid_of(order), .block = dim3(Math::kThreads), .shared = static_cast<std::size_t>(math.forward_shared())},
+                 {.grid = grid_of(order),
+                  .block = dim3(Math::kThreads),
+                  .shared = static_cast<std::size_t>(math.forward_shared())},
                  cuda::device::attention_tiles_forward<T, kReach, kParts>, shape, order, x);
   });
 }
 
 template <class T>
-void attend_tiles_backward(cuda::Stream& stream, const AttentionShape& shape, Index slices, const BackwardOperands<T>& x) {
+void attend_tiles_backward(cuda::Stream& stream, const AttentionShape& shape, Index slices,
+                           const BackwardOperands<T>& x) {
   with_tiles(shape.head_dim, [&]<int kReach, int kParts>() {
     using Math = TileMath<kReach, kParts>;
     const Math math(shape.head_dim);
     const auto order =
         order_of(slices, shape.queries, Math::kRows, 2 * Index{shape.queries} * shape.head_dim * Index{sizeof(T)});
-    const cuda::Shape launch{
-        .grid = grid_of(order), .block = dim3(Math::kThreads), .shared = static_cast<std::size_t>(math.backward_shared())};
+    const cuda::Shape launch{.grid = grid_of(order),
+                             .block = dim3(Math::kThreads),
+                             .shared = static_cast<std::size_t>(math.backward_shared())};
     cuda::launch(stream, "window attention backward, keys", launch,
                  cuda::device::attention_tiles_backward<T, kReach, kParts, true>, shape, order, x);
     cuda::launch(stream, "window attention backward, queries", launch,
@@ -103,9 +108,10 @@ Index mma_slice_bytes(const AttentionShape& shape) {
 
 void attend_mma(cuda::Stream& stream, const AttentionShape& shape, Index slices, const ForwardOperands<BFloat16>& x) {
   const auto order = order_of(slices, shape.queries, cuda::device::kMmaRows, mma_slice_bytes(shape));
-  cuda::launch(stream, "window attention",
-               {.grid = grid_of(order), .block = dim3(cuda::device::kMmaThreads), .shared = cuda::device::kMmaForwardShared},
-               cuda::device::attention_mma_forward, shape, order, x);
+  cuda::launch(
+      stream, "window attention",
+      {.grid = grid_of(order), .block = dim3(cuda::device::kMmaThreads), .shared = cuda::device::kMmaForwardShared},
+      cuda::device::attention_mma_forward, shape, order, x);
 }
 
 void attend_mma_backward(cuda::Stream& stream, const AttentionShape& shape, Index slices,
@@ -113,9 +119,10 @@ void attend_mma_backward(cuda::Stream& stream, const AttentionShape& shape, Inde
   const auto order = order_of(slices, shape.queries, cuda::device::kMmaRows, mma_slice_bytes(shape));
   const cuda::Shape launch{
       .grid = grid_of(order), .block = dim3(cuda::device::kMmaThreads), .shared = cuda::device::kMmaBackwardShared};
-  cuda::launch(stream, "window attention backward, keys", launch, cuda::device::attention_mma_backward<true>, shape, order, x);
-  cuda::launch(stream, "window attention backward, queries", launch, cuda::device::attention_mma_backward<false>, shape, order,
-               x);
+  cuda::launch(stream, "window attention backward, keys", launch, cuda::device::attention_mma_backward<true>, shape,
+               order, x);
+  cuda::launch(stream, "window attention backward, queries", launch, cuda::device::attention_mma_backward<false>, shape,
+               order, x);
 }
 
 }  // namespace
@@ -150,8 +157,8 @@ void run(cuda::Stream& stream, const WindowAttentionBackward<T>& op) {
   cuda::with_lanes<T>(op.head_dim, aligned, [&]<int kLanes, bool kAligned>() {
     cuda::launch(stream, "window attention backward, delta",
                  {.grid = dim3(cuda::blocks_for(rows * heads * kLanes, kDeltaThreads)), .block = dim3(kDeltaThreads)},
-                 cuda::device::attention_delta<T, kLanes, kAligned>, shape, rows, op.out, op.d_out,
-                 op.log_sum, mma ? cuda::device::kLog2E : 1.0f, log_sum, delta);
+                 cuda::device::attention_delta<T, kLanes, kAligned>, shape, rows, op.out, op.d_out, op.log_sum,
+                 mma ? cuda::device::kLog2E : 1.0f, log_sum, delta);
   });
   const BackwardOperands<T> x{.q = op.q,
                               .k = op.k,

@@ -1,8 +1,7 @@
-#include "essh/kernels/window_step.h"
-
 #include <cmath>
 
 #include "essh/kernels/cuda/row_shares.cuh"
+#include "essh/kernels/window_step.h"
 
 namespace essh {
 namespace {
@@ -25,7 +24,8 @@ __global__ void __launch_bounds__(cuda::device::kRowThreads)
   const int item = static_cast<int>(blockIdx.x) / shares.splits, split = static_cast<int>(blockIdx.x) % shares.splits;
   const int sequence = item / heads, column = item % heads * head_dim;
   const Index width = static_cast<Index>(heads) * head_dim, position = x.positions[sequence];
-  const int slot = static_cast<int>(position % window), filled = position < window ? static_cast<int>(position) + 1 : window;
+  const int slot = static_cast<int>(position % window),
+            filled = position < window ? static_cast<int>(position) + 1 : window;
   const auto share = cuda::device::share_of({0, filled}, split, shares.splits, cuda::device::kRowThreads / kLanes);
   T* keys = x.keys.row(sequence) + column;
   T* values = x.values.row(sequence) + column;
@@ -37,7 +37,8 @@ __global__ void __launch_bounds__(cuda::device::kRowThreads)
     Part::load(new_value, lane, head_dim).store_to(values + slot * width, lane, head_dim);
   }
   auto sum = cuda::device::attend_row<T, kLanes, kAligned>(
-      x.q.row(sequence) + column, head_dim, scale, share.begin, share.end, [&](int r, int lane, Part& key, Part& value) {
+      x.q.row(sequence) + column, head_dim, scale, share.begin, share.end,
+      [&](int r, int lane, Part& key, Part& value) {
         key = Part::load(r == slot ? new_key : keys + r * width, lane, head_dim);
         value = Part::load(r == slot ? new_value : values + r * width, lane, head_dim);
       });
@@ -54,14 +55,14 @@ void run(cuda::Stream& stream, const WindowStep<T>& op) {
   if (items == 0) return;
   cuda::Scratch scratch(stream);
   const auto shares = cuda::share_rows(stream, scratch, items, op.window, op.head_dim);
-  const StepOperands<T> x{op.q,      op.k,   op.v,    op.keys,
-                          op.values, op.out, op.positions.data};
+  const StepOperands<T> x{op.q, op.k, op.v, op.keys, op.values, op.out, op.positions.data};
   const bool aligned = cuda::all_aligned(op.q, op.k, op.v, op.keys, op.values);
   cuda::with_lanes<T>(op.head_dim, aligned, [&]<int kLanes, bool kAligned>() {
     cuda::launch(stream, "window step",
                  {.grid = dim3(static_cast<unsigned>(items * shares.splits)), .block = dim3(cuda::device::kRowThreads)},
                  attend_ring<T, kLanes, kAligned>, static_cast<int>(heads), static_cast<int>(op.head_dim),
-                 static_cast<int>(op.window), static_cast<float>(1 / std::sqrt(static_cast<double>(op.head_dim))), x, shares);
+                 static_cast<int>(op.window), static_cast<float>(1 / std::sqrt(static_cast<double>(op.head_dim))), x,
+                 shares);
   });
 }
 

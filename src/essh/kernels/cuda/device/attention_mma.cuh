@@ -2,8 +2,8 @@
 #include "essh/kernels/cuda/device/attention_shape.cuh"
 #include "essh/kernels/cuda/device/bf16_tile.cuh"
 
-// Attention of 64-dimensional heads in bf16 on tensor cores. A block of four warps holds 128 rows, each warp 32 of them,
-// and passes over tiles of 64 rows of the other side, the next one on its way while one is worked on.
+// Attention of 64-dimensional heads in bf16 on tensor cores. A block of four warps holds 128 rows, each warp 32 of
+// them, and passes over tiles of 64 rows of the other side, the next one on its way while one is worked on.
 namespace essh::cuda::device {
 
 inline constexpr int kMmaThreads = 128;
@@ -83,7 +83,8 @@ __global__ void __launch_bounds__(kMmaThreads, 2)
   const int first = (order.blocks - 1 - rank) * kMmaRows, rows = min(kMmaRows, shape.queries - first);
   const std::int64_t query_row = static_cast<std::int64_t>(sequence) * shape.queries + first;
   const std::int64_t key_row = static_cast<std::int64_t>(sequence) * shape.keys();
-  const int begin = max(0, shape.past + first - shape.window + 1) / kMmaTile * kMmaTile, end = shape.past + first + rows;
+  const int begin = max(0, shape.past + first - shape.window + 1) / kMmaTile * kMmaTile,
+            end = shape.past + first + rows;
   // Positions of the warp's rows. Rows beyond the last query are zero and are not written.
   const int low = shape.past + first + warp * kMmaWarpRows, high = low + kMmaWarpRows - 1;
   const bool idle = warp * kMmaWarpRows >= rows;

@@ -14,8 +14,9 @@ inline constexpr int kMmaBackwardShared = 2 * kMmaRowsBytes + 4 * kMmaTileBytes 
 
 // sums = 32 rows of one tile times rows of another, kSteps times 16 of them.
 template <int kSteps>
-__device__ __forceinline__ void set_row_products(float (&sums)[2][2 * kSteps][4], const TileReader& a, std::uint32_t a_bytes,
-                                                 const TileReader& b, int first_step, std::uint32_t b_bytes) {
+__device__ __forceinline__ void set_row_products(float (&sums)[2][2 * kSteps][4], const TileReader& a,
+                                                 std::uint32_t a_bytes, const TileReader& b, int first_step,
+                                                 std::uint32_t b_bytes) {
 #pragma unroll
   for (int i = 0; i < 2 * 2 * kSteps * 4; ++i) sums[i / (8 * kSteps)][i / 4 % (2 * kSteps)][i % 4] = 0;
 #pragma unroll
@@ -178,7 +179,7 @@ __global__ void __launch_bounds__(kMmaThreads, 2)
   if (idle) return;
 
   // Out through the warp's own rows of the held tiles, which nobody else reads.
-  const auto write = [&](const float (&values)[2][8][4], float factor, unsigned char* through, Matrix<BFloat16> to) {
+  const auto write = [&](const float(&values)[2][8][4], float factor, unsigned char* through, Matrix<BFloat16> to) {
 #pragma unroll
     for (int m = 0; m < 2; ++m) store_sums(through, warp * kMmaWarpRows + m * 16, lane, values[m], factor, factor);
     __syncwarp();

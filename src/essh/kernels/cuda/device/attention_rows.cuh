@@ -4,8 +4,8 @@
 #include "essh/kernels/cuda/device/row_vector.cuh"
 
 // Attention of one query at a time: bound by the reading of keys and values. A group of lanes takes a key row each; a
-// block of four warps takes a share of the rows, and the last block of a query to finish puts the shares together, always
-// in the same order.
+// block of four warps takes a share of the rows, and the last block of a query to finish puts the shares together,
+// always in the same order.
 namespace essh::cuda::device {
 
 inline constexpr int kRowThreads = 128;
@@ -47,11 +47,11 @@ struct WeightedSum {
   }
 };
 
-// Attends with the query row `q` over rows [begin, end); source(row, lane) gives a lane's parts of a key and a value row.
-// Thread i < head_dim returns with column i in out[0], all with the largest score and the sum.
+// Attends with the query row `q` over rows [begin, end); source(row, lane) gives a lane's parts of a key and a value
+// row. Thread i < head_dim returns with column i in out[0], all with the largest score and the sum.
 template <class T, int kLanes, bool kAligned, class Source>
 __device__ __forceinline__ WeightedSum<T, 1> attend_row(const T* q, int head_dim, float scale, int begin, int end,
-                                                       const Source& source) {
+                                                        const Source& source) {
   using Part = LanePart<T, kAligned>;
   constexpr int kSize = Part::kSize, kGroups = 32 / kLanes, kWarps = kRowThreads / 32, kBatch = 8;
   __shared__ float parts[kWarps][kRowMaxColumns + 2];
@@ -136,7 +136,8 @@ __device__ __forceinline__ RowRange share_of(RowRange all, int split, int splits
 
 // Puts the shares of query `item` together. Returns whether this block holds the result, in its threads below head_dim.
 template <class T>
-__device__ __forceinline__ bool gather(WeightedSum<T, 1>& sum, const Shares& shares, int item, int split, int head_dim) {
+__device__ __forceinline__ bool gather(WeightedSum<T, 1>& sum, const Shares& shares, int item, int split,
+                                       int head_dim) {
   if (shares.splits == 1) return true;
   __shared__ bool last;
   const int column = static_cast<int>(threadIdx.x), size = head_dim + 2;
@@ -183,13 +184,13 @@ __global__ void __launch_bounds__(kRowThreads)
   const int position = shape.past + j;
   const std::int64_t row = static_cast<std::int64_t>(sequence) * shape.queries + j;
   const std::int64_t key_row = static_cast<std::int64_t>(sequence) * shape.keys();
-  const auto share = share_of({max(0, position - shape.window + 1), position + 1}, split, shares.splits, kRowThreads / kLanes);
-  auto sum = attend_row<T, kLanes, kAligned>(
-      x.q.row(row) + column, shape.head_dim, shape.scale, share.begin, share.end,
-      [&](int r, int lane, Part& key, Part& value) {
-        key = Part::load(x.k.row(key_row + r) + column, lane, shape.head_dim);
-        value = Part::load(x.v.row(key_row + r) + column, lane, shape.head_dim);
-      });
+  const auto share =
+      share_of({max(0, position - shape.window + 1), position + 1}, split, shares.splits, kRowThreads / kLanes);
+  auto sum = attend_row<T, kLanes, kAligned>(x.q.row(row) + column, shape.head_dim, shape.scale, share.begin, share.end,
+                                             [&](int r, int lane, Part& key, Part& value) {
+                                               key = Part::load(x.k.row(key_row + r) + column, lane, shape.head_dim);
+                                               value = Part::load(x.v.row(key_row + r) + column, lane, shape.head_dim);
+                                             });
   if (gather(sum, shares, item, split, shape.head_dim))
     write_row(sum, shape.head_dim, x.out.row(row) + column, x.log_sum.empty() ? nullptr : &x.log_sum(row, head));
 }

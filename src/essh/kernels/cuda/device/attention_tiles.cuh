@@ -2,10 +2,10 @@
 #include "essh/kernels/cuda/device/attention_shape.cuh"
 #include "essh/kernels/cuda/device/row_vector.cuh"
 
-// Attention in float arithmetic for any type, any alignment and heads of up to 64 * kParts dimensions. A block of 16 x 16
-// threads works on tiles of 16 * kReach rows against 16 * kReach rows; thread (y, x) holds scores of rows y + 16 i and
-// x + 16 j, and of sums over rows the columns 4 x .. 4 x + 3, and 64 on. Sums of one tile are rounded among themselves
-// before they join those of the tiles before, which keeps long sums accurate.
+// Attention in float arithmetic for any type, any alignment and heads of up to 64 * kParts dimensions. A block of 16 x
+// 16 threads works on tiles of 16 * kReach rows against 16 * kReach rows; thread (y, x) holds scores of rows y + 16 i
+// and x + 16 j, and of sums over rows the columns 4 x .. 4 x + 3, and 64 on. Sums of one tile are rounded among
+// themselves before they join those of the tiles before, which keeps long sums accurate.
 namespace essh::cuda::device {
 
 template <int kReach, int kParts>
@@ -100,8 +100,8 @@ struct TileMath {
 
   // Rows below `rows`, each times its factor.
   template <class T>
-  __device__ void write(const float (&sums)[kReach][kParts][4], const float (&factor)[kReach], T* to, std::int64_t to_stride,
-                        int rows) const {
+  __device__ void write(const float (&sums)[kReach][kParts][4], const float (&factor)[kReach], T* to,
+                        std::int64_t to_stride, int rows) const {
     const int y = static_cast<int>(threadIdx.x) / 16, x = static_cast<int>(threadIdx.x) % 16;
 #pragma unroll
     for (int i = 0; i < kReach; ++i) {
@@ -117,8 +117,12 @@ struct TileMath {
     }
   }
 
-  __host__ int forward_shared() const { return (2 * tile_floats() + kWeightFloats) * int{sizeof(float)}; }
-  __host__ int backward_shared() const { return (4 * tile_floats() + kWeightFloats) * int{sizeof(float)}; }
+  __host__ int forward_shared() const {
+    return (2 * tile_floats() + kWeightFloats) * int{sizeof(float)};
+  }
+  __host__ int backward_shared() const {
+    return (4 * tile_floats() + kWeightFloats) * int{sizeof(float)};
+  }
 };
 
 template <class T, int kReach, int kParts>

@@ -48,16 +48,16 @@ class TileReader {
   // Four blocks in the order (upper, left), (lower, left), (upper, right), (lower, right): A of rows x columns; with
   // transposed blocks the B of two products with rows summed over, columns 0 .. 7 and 8 .. 15.
   __device__ static TileReader rows(std::uint32_t tile, int lane) { return TileReader(tile, lane % 16, lane / 16); }
-  // In the order (upper, left), (upper, right), (lower, left), (lower, right): the B of two products with columns summed
-  // over, rows 0 .. 7 and 8 .. 15.
+  // In the order (upper, left), (upper, right), (lower, left), (lower, right): the B of two products with columns
+  // summed over, rows 0 .. 7 and 8 .. 15.
   __device__ static TileReader columns(std::uint32_t tile, int lane) {
     return TileReader(tile, lane % 8 + lane / 16 * 8, lane / 8 % 2);
   }
 
   // Rows 16 * row_step on, columns 16 * column_step on, `bytes` further in shared memory.
   __device__ std::uint32_t at(int row_step, int column_step, std::uint32_t bytes = 0) const {
-    return (across_ ^ static_cast<std::uint32_t>(column_step * 32)) + static_cast<std::uint32_t>(row_step * 16 * kTileRowBytes) +
-           bytes;
+    return (across_ ^ static_cast<std::uint32_t>(column_step * 32)) +
+           static_cast<std::uint32_t>(row_step * 16 * kTileRowBytes) + bytes;
   }
 
  private:
@@ -74,8 +74,8 @@ __device__ __forceinline__ void as_operand(Word (&a)[4], const float (&left)[4],
 }
 
 // Rows 16 m + g and 16 m + g + 8 of eight neighbouring products, each times its factor, rounded into a tile.
-__device__ __forceinline__ void store_sums(unsigned char* tile, int row, int lane, const float (&sums)[8][4], float upper,
-                                           float lower) {
+__device__ __forceinline__ void store_sums(unsigned char* tile, int row, int lane, const float (&sums)[8][4],
+                                           float upper, float lower) {
   const int g = lane / 4, t = lane % 4;
 #pragma unroll
   for (int n = 0; n < 8; ++n) {
@@ -85,14 +85,15 @@ __device__ __forceinline__ void store_sums(unsigned char* tile, int row, int lan
 }
 
 // A warp writes rows [first, first + 32) of a tile, those below `rows`, to rows of a matrix whose row 0 is the tile's.
-__device__ __forceinline__ void store_rows(BFloat16* to, std::int64_t stride, const unsigned char* tile, int first, int rows,
-                                           int lane) {
+__device__ __forceinline__ void store_rows(BFloat16* to, std::int64_t stride, const unsigned char* tile, int first,
+                                           int rows, int lane) {
   const int chunk = lane % 8;
 #pragma unroll
   for (int i = 0; i < 8; ++i) {
     const int row = first + i * 4 + lane / 8;
     if (row < rows)
-      *reinterpret_cast<uint4*>(to + row * stride + chunk * 8) = *reinterpret_cast<const uint4*>(tile + tile_offset(row, chunk));
+      *reinterpret_cast<uint4*>(to + row * stride + chunk * 8) =
+          *reinterpret_cast<const uint4*>(tile + tile_offset(row, chunk));
   }
 }
 

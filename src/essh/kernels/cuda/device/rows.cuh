@@ -16,8 +16,8 @@ template <int N, class Element>
 void each_pack(Stream& stream, const char* name, Index rows, Index columns, const Element& element) {
   const Index packs = columns / N, count = rows * packs;
   constexpr int kThreads = 256;
-  const unsigned blocks = static_cast<unsigned>(
-      std::min<Index>((count + kThreads - 1) / kThreads, Index{stream.multiprocessors()} * 16));
+  const unsigned blocks =
+      static_cast<unsigned>(std::min<Index>((count + kThreads - 1) / kThreads, Index{stream.multiprocessors()} * 16));
   launch(stream, name, {blocks, kThreads}, each_pack_kernel<N, Element>, element, rows, packs);
 }
 

@@ -8,7 +8,8 @@ namespace essh::cuda {
 
 inline constexpr int kTokens = static_cast<int>(kScanChunk);
 
-// Sizes of a kernel: `Inner` >= 2 modes and `Values` >= width, both padded with zeros; values lie as V in shared memory.
+// Sizes of a kernel: `Inner` >= 2 modes and `Values` >= width, both padded with zeros; values lie as V in shared
+// memory.
 template <class T, int Inner, int Values>
 struct ScanSizes {
   static constexpr bool kTensor = std::is_same_v<T, BFloat16>;
@@ -46,10 +47,10 @@ template <class S>
 struct Gates {
   typename S::Sum decay[kTokens][S::kModes];  // accumulated from the start of the chunk, the token included
   float read[kTokens][S::kModes], write[kTokens][S::kModes];
-  float diagonal[kTokens];    // g(t, t)
+  float diagonal[kTokens];            // g(t, t)
   typename S::Sum centre[S::kModes];  // half of the chunk's decay
-  float through[S::kModes];   // e^{-decay of the chunk}
-  int direct[S::kModes];      // too much decay for factors: its part of g is summed pair by pair
+  float through[S::kModes];           // e^{-decay of the chunk}
+  int direct[S::kModes];              // too much decay for factors: its part of g is summed pair by pair
   int directs;
 };
 
@@ -112,7 +113,8 @@ __device__ void make_interaction(Gates<S>& f, const ScanTables& tables, int chan
       const float2 turn = tables.turns_of(channel, mode)[t];
       const float kc = tables.modes.readout_cos(channel, mode), ks = tables.modes.readout_sin(channel, mode);
       const auto from_centre = f.decay[t][mode] - f.centre[mode];
-      const float reading = f.read[t][mode] * decayed<S>(from_centre), writing = f.write[t][mode] * decayed<S>(-from_centre);
+      const float reading = f.read[t][mode] * decayed<S>(from_centre),
+                  writing = f.write[t][mode] * decayed<S>(-from_centre);
       reads = {reading * (kc * turn.x - ks * turn.y), reading * (kc * turn.y + ks * turn.x)};
       writes = {writing * turn.x, writing * turn.y};
     }
@@ -162,7 +164,8 @@ __device__ void make_state_writes(const Gates<S>& f, const ScanTables& tables, i
   }
 }
 
-// g(t, s) of one mode without read and write: e^{-decay between} (kc cos - ks sin)(lag theta), and that turned by 90 degrees.
+// g(t, s) of one mode without read and write: e^{-decay between} (kc cos - ks sin)(lag theta), and that turned by 90
+// degrees.
 struct PairResponse {
   float along, across;
 };
@@ -177,8 +180,8 @@ __device__ PairResponse pair_response(const Gates<S>& f, const ScanTables& table
 
 // `square` (=) g, lower triangle; zero above it where tiles reach. Starts and ends synchronised.
 template <class S>
-__device__ void make_square(const Gates<S>& f, const ScanTables& tables, int channel, const Factor<S>& q, const Factor<S>& k,
-                            float* square) {
+__device__ void make_square(const Gates<S>& f, const ScanTables& tables, int channel, const Factor<S>& q,
+                            const Factor<S>& k, float* square) {
   multiply<S::kTensor, kTokens, kTokens, true>(
       [&](int t, int s, float x, float y) {
         square[t * S::kSquareStride + s] = s < t ? x : s == t ? f.diagonal[t] : 0.0f;
@@ -208,8 +211,8 @@ __device__ void load_values(typename S::Value* to, const Matrix<const T>& from, 
   static_assert(S::kValues % 4 == 0);
   const T* start = from.row(first) + column;
   const int stride = static_cast<int>(from.stride);
-  const bool packed = width % 4 == 0 && stride % 4 == 0 &&
-                      reinterpret_cast<std::uintptr_t>(start) % (4 * sizeof(T)) == 0;
+  const bool packed =
+      width % 4 == 0 && stride % 4 == 0 && reinterpret_cast<std::uintptr_t>(start) % (4 * sizeof(T)) == 0;
   for (int i = threadIdx.x; i < kTokens * (S::kValues / 4); i += kTileThreads) {
     const int t = i / (S::kValues / 4), p = i % (S::kValues / 4) * 4;
     Pack<T, 4> pack;

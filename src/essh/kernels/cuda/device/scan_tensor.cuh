@@ -18,8 +18,8 @@ struct Half {
   alignas(16) BFloat16 at[Rows * kStride];
 
   __device__ Word& word(int r, int c) { return *reinterpret_cast<Word*>(at + r * kStride + c); }
-  // 16 rows x 16 columns from (r, c): as left operand, or as right operand of two products over its rows (`down`, columns
-  // apart) or over its columns (`across`, rows apart), or as left operand transposed.
+  // 16 rows x 16 columns from (r, c): as left operand, or as right operand of two products over its rows (`down`,
+  // columns apart) or over its columns (`across`, rows apart), or as left operand transposed.
   __device__ void left(Word (&x)[4], int r, int c) const {
     const int lane = threadIdx.x % 32;
     device::load_blocks(x, device::shared_address(at + (r + lane % 16) * kStride + c + lane / 16 * 8));
@@ -35,7 +35,8 @@ struct Half {
   }
   __device__ void across(Word (&x)[4], int r, int c) const {
     const int lane = threadIdx.x % 32;
-    device::load_blocks(x, device::shared_address(at + (r + lane % 8 + lane / 16 * 8) * kStride + c + lane / 8 % 2 * 8));
+    device::load_blocks(x,
+                        device::shared_address(at + (r + lane % 8 + lane / 16 * 8) * kStride + c + lane / 8 % 2 * 8));
   }
 };
 

@@ -9,9 +9,9 @@ struct TableGradient {
 };
 
 template <int P>
-__global__ void __launch_bounds__(kTileThreads) tensor_adjoint_increments(SelectiveScanBackward<BFloat16> op,
-                                                                          ScanTables tables, Matrix<float> increments,
-                                                                          float* through) {
+__global__ void __launch_bounds__(kTileThreads)
+    tensor_adjoint_increments(SelectiveScanBackward<BFloat16> op, ScanTables tables, Matrix<float> increments,
+                              float* through) {
   extern __shared__ __align__(16) unsigned char raw[];
   auto& s = *reinterpret_cast<TensorIncrementShared<P>*>(raw);
   const ChunkPlace at(op);
@@ -164,9 +164,8 @@ __device__ void add_key_pairs(TensorGradientShared<P>& s, const ScanTables& tabl
 }
 
 template <int P>
-__global__ void __launch_bounds__(kTileThreads)
-    tensor_gradients(SelectiveScanBackward<BFloat16> op, ScanTables tables, Matrix<const float> adjoints,
-                     TableGradient* partial) {
+__global__ void __launch_bounds__(kTileThreads) tensor_gradients(SelectiveScanBackward<BFloat16> op, ScanTables tables,
+                                                                 Matrix<const float> adjoints, TableGradient* partial) {
   extern __shared__ __align__(16) unsigned char raw[];
   auto& s = *reinterpret_cast<TensorGradientShared<P>*>(raw);
   const ChunkPlace at(op);
@@ -182,8 +181,7 @@ __global__ void __launch_bounds__(kTileThreads)
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
 #pragma unroll
-    for (int j = 0; j < 2; ++j)
-      s.unit[mine.first + j][mine.mode + i] = read[j][i] * __expf(centre.q[i] - decay[j][i]);
+    for (int j = 0; j < 2; ++j) s.unit[mine.first + j][mine.mode + i] = read[j][i] * __expf(centre.q[i] - decay[j][i]);
     if (mine.first == 0) {
       s.kept_q[mine.mode + i] = __expf(-centre.q[i]);
       s.kept_k[mine.mode + i] = __expf(centre.k[i] - (i ? whole.y : whole.x));
@@ -193,7 +191,8 @@ __global__ void __launch_bounds__(kTileThreads)
   if (directs) {
     for (int i = threadIdx.x; i < kTokens * kTensorModes; i += kTileThreads)
       s.pair_reads[i / kTensorModes][i % kTensorModes] = s.pair_writes[i / kTensorModes][i % kTensorModes] = 0;
-    if (threadIdx.x < kTileWarps * kTensorModes) s.pair_sums[threadIdx.x / kTensorModes][threadIdx.x % kTensorModes] = {};
+    if (threadIdx.x < kTileWarps * kTensorModes)
+      s.pair_sums[threadIdx.x / kTensorModes][threadIdx.x % kTensorModes] = {};
   }
   const Index state_column = Index{at.channel} * 2 * at.modes * at.width;
   load_states<P>(s, op.boundary.row(at.row) + state_column, adjoints.row(at.row) + state_column, tables, at);
@@ -251,16 +250,18 @@ __global__ void __launch_bounds__(kTileThreads)
         s.q.low.across(q_low, column, 0);
         add(left, right, k, q_high, q_low);
         if (directs) {
-          for_direct_modes(s.direct, tables, at, column, row + 15, [&](int mode, float kc, float ks, const float2* turns) {
-            each(left, right, row, column, [&](int other, int t, float& g) {
-              if (other < t)
-                g += s.direct.weight(mode, t, other) * (kc * turns[t - other].x - ks * turns[t - other].y);
-            });
-          });
+          for_direct_modes(
+              s.direct, tables, at, column, row + 15, [&](int mode, float kc, float ks, const float2* turns) {
+                each(left, right, row, column, [&](int other, int t, float& g) {
+                  if (other < t)
+                    g += s.direct.weight(mode, t, other) * (kc * turns[t - other].x - ks * turns[t - other].y);
+                });
+              });
         }
         if (column == row) {
-          each(left, right, row, column,
-               [&](int other, int t, float& g) { g = other < t ? g : other == t ? s.diagonal[t] : 0.0f; });
+          each(left, right, row, column, [&](int other, int t, float& g) {
+            g = other < t ? g : other == t ? s.diagonal[t] : 0.0f;
+          });
         }
         const SplitLeft g(left, right);
 #pragma unroll
@@ -327,9 +328,10 @@ __global__ void __launch_bounds__(kTileThreads)
       float d_decay = writes - reads;
       const float position = static_cast<float>(t);
       auto& sum = sums[i];
-      sum.theta += position * (near_y * qx - near_x * qy) + (position + 1) * (far_y * qx - far_x * qy) +
-                   position * (d_k[1][at_sum] * kx - d_k[0][at_sum] * ky) +
-                   (position - static_cast<float>(at.count - 1)) * (d_k_state[1][at_sum] * kx - d_k_state[0][at_sum] * ky);
+      sum.theta +=
+          position * (near_y * qx - near_x * qy) + (position + 1) * (far_y * qx - far_x * qy) +
+          position * (d_k[1][at_sum] * kx - d_k[0][at_sum] * ky) +
+          (position - static_cast<float>(at.count - 1)) * (d_k_state[1][at_sum] * kx - d_k_state[0][at_sum] * ky);
       const float2 turn = tables.turns_of(at.channel, mode)[t];
       const float unit = s.unit[t][mode], at_diagonal = s.dots[t] * read_t * write_t;
       const float kc = tables.modes.readout_cos(at.channel, mode), lag = tables.modes.zero_lag(at.channel, mode);

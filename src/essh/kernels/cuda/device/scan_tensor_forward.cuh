@@ -77,8 +77,8 @@ __global__ void __launch_bounds__(kTileThreads)
   });
 }
 
-// Modes whose decay over the chunk is too large for factors: their part of g is summed pair by pair. They forget within a
-// few tokens, so most blocks have nothing of them.
+// Modes whose decay over the chunk is too large for factors: their part of g is summed pair by pair. They forget within
+// a few tokens, so most blocks have nothing of them.
 struct DirectModes {
   float read[kTokens][kTensorModes], write[kTokens][kTensorModes], decay[kTokens][kTensorModes];
   int direct[kTensorModes];
@@ -104,8 +104,8 @@ struct TensorOutputShared {
   float lines[kTileWarps][kTensorModes];
 };
 
-// The state H of a channel as e^{-centre} J R(theta) H, what q reads from: like k it turns backwards, so J = diag(1, -1).
-// `kept` is e^{-centre} by mode.
+// The state H of a channel as e^{-centre} J R(theta) H, what q reads from: like k it turns backwards, so J = diag(1,
+// -1). `kept` is e^{-centre} by mode.
 template <int P>
 __device__ void load_turned_state(Halves<kPairs, P>& to, const float* from, const ScanTables& tables,
                                   const ChunkPlace& at, const float* kept) {
@@ -281,14 +281,14 @@ __global__ void __launch_bounds__(kTileThreads)
     if (directs) {
       for_direct_modes(s.direct, tables, at, row, column + 15, [&](int mode, float kc, float ks, const float2* turns) {
         each(left, right, row, column, [&](int t, int other, float& g) {
-          if (other < t)
-            g += s.direct.weight(mode, t, other) * (kc * turns[t - other].x - ks * turns[t - other].y);
+          if (other < t) g += s.direct.weight(mode, t, other) * (kc * turns[t - other].x - ks * turns[t - other].y);
         });
       });
     }
     if (column == row) {
-      each(left, right, row, column,
-           [&](int t, int other, float& g) { g = other < t ? g : other == t ? s.diagonal[t] : 0.0f; });
+      each(left, right, row, column, [&](int t, int other, float& g) {
+        g = other < t ? g : other == t ? s.diagonal[t] : 0.0f;
+      });
     }
     const SplitLeft g(left, right);
 #pragma unroll

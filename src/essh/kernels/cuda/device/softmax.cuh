@@ -7,7 +7,6 @@ namespace essh::cuda {
 struct SoftmaxSum {
   float largest = -INFINITY;
   float sum = 0;
-
 };
 
 // Of a whole row of logits, the same in every thread of the block.

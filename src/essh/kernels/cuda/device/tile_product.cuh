@@ -1,9 +1,9 @@
 #pragma once
 #include "essh/kernels/cuda/device/number.cuh"
 
-// Products of small matrices in shared memory by the four warps of a block. Floats go through the tensor cores as the sum
-// of two bf16 numbers, high and low part, which keeps 16 bits of each factor; bf16 values are exact. Without tensor cores
-// the same products are plain float32 sums.
+// Products of small matrices in shared memory by the four warps of a block. Floats go through the tensor cores as the
+// sum of two bf16 numbers, high and low part, which keeps 16 bits of each factor; bf16 values are exact. Without tensor
+// cores the same products are plain float32 sums.
 namespace essh::cuda {
 
 inline constexpr int kTileThreads = 128, kTileWarps = 4;
@@ -128,8 +128,8 @@ __device__ void add_term(float (&sums)[Count][4], int row, int column,
   }
 }
 
-// out(r, c, sums of the terms at (r, c) and (r, c + 1)) for all pairs of a Rows x Columns result; with Lower only tiles that reach c <= r. Rows is 64, or
-// at most 32. The caller synchronises the block before and after.
+// out(r, c, sums of the terms at (r, c) and (r, c + 1)) for all pairs of a Rows x Columns result; with Lower only tiles
+// that reach c <= r. Rows is 64, or at most 32. The caller synchronises the block before and after.
 template <bool Tensor, int Rows, int Columns, bool Lower = false, class Out, class... Terms>
 __device__ void multiply(const Out& out, const Terms&... terms) {
   if constexpr (Tensor) {
