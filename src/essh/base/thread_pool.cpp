@@ -55,7 +55,7 @@ struct ThreadPool::Team {
       seen = round.load(std::memory_order_acquire);
       if (stop.load()) return;
       perform(thread);
-      running.fetch_sub(1, std::memory_order_release);
+      if (running.fetch_sub(1, std::memory_order_acq_rel) == 1) running.notify_one();
     }
   }
 
@@ -69,12 +69,10 @@ struct ThreadPool::Team {
     }
     wake.notify_all();
     perform(0);
-    for (int spin = 0; running.load(std::memory_order_acquire) != 0; ++spin) {
-      if (spin < kSpins)
-        pause_core();
-      else
-        std::this_thread::yield();
-    }
+    for (int spin = 0; spin < kSpins && running.load(std::memory_order_acquire) != 0; ++spin) pause_core();
+    // On a machine with other work a worker may be without a core: to wait for it must not take another.
+    for (int left; (left = running.load(std::memory_order_acquire)) != 0;)
+      running.wait(left, std::memory_order_acquire);
     if (error) std::rethrow_exception(error);
   }
 };
