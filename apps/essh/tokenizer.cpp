@@ -139,9 +139,11 @@ class TimedEncoder {
     const auto start = std::chrono::steady_clock::now();
     const std::clock_t cpu_start = std::clock();
     pool_.each(static_cast<std::int64_t>(texts.size()), [&](std::int64_t index, int) {
-      auto& ids = ids_[static_cast<std::size_t>(index)];
+      // Filled apart from its neighbours: every token moves the vector's end, and those of two threads shared a line.
+      auto ids = std::move(ids_[static_cast<std::size_t>(index)]);
       ids.clear();
       tokenizer_->encode(texts[static_cast<std::size_t>(index)], ids, options_);
+      ids_[static_cast<std::size_t>(index)] = std::move(ids);
     });
     seconds_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     cpu_seconds_ += static_cast<double>(std::clock() - cpu_start) / CLOCKS_PER_SEC;
