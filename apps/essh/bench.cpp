@@ -62,17 +62,19 @@ void bench_training(const Options& o) {
                    {"mixed", o.training.mixed},
                    {"flops_per_token", result.flops_per_token},
                    {"state_bytes", result.state_bytes},
-                   {"activation_bytes", result.activation_bytes}});
+                   {"activation_bytes", result.activation_bytes},
+                   {"peak_bytes", peak_bytes(device.stream.device())}});
     fmt::print("{}\n", to_text(object, 2));
   } else {
     fmt::print(
         "{} on {}: training, micro-batch {} x {}, context {}{}: {} +- {} tok/s ({}FLOP/s in products at full "
-        "capacity), {} of weights, gradients and moments, {} of activations, loss {:.3f}\n",
+        "capacity), {} of weights, gradients and moments, {} of activations, {} at most, loss {:.3f}\n",
         o.model, device.stream.description(), o.training.micro_batch, o.training.accumulation, o.training.context,
         o.training.mixed ? ", capacity-mixed" : "", format_count(result.rates.mean()),
         format_count(result.rates.deviation()), format_count(result.flops_per_token * result.rates.mean()),
         format_bytes(static_cast<double>(result.state_bytes)),
-        format_bytes(static_cast<double>(result.activation_bytes)), result.loss);
+        format_bytes(static_cast<double>(result.activation_bytes)),
+        format_bytes(static_cast<double>(peak_bytes(device.stream.device()))), result.loss);
   }
   if (o.training.profile) print_profile(result.profile);
 }
@@ -94,12 +96,14 @@ void bench_prefill(Options o) {
                      {"n_prompt", length},
                      {"n_gen", 0},
                      {"n_depth", 0},
-                     {"logits", o.last_logit ? "last" : "all"}});
+                     {"logits", o.last_logit ? "last" : "all"},
+                     {"peak_bytes", peak_bytes(device.stream.device())}});
       list.push_back(object);
     } else {
-      fmt::print("{} {} on {}: prefill of {} tokens, {} logits: {} +- {} tok/s\n", o.model, tier.name,
-                 device.stream.description(), length, o.last_logit ? "last" : "all", format_count(rates.mean()),
-                 format_count(rates.deviation()));
+      fmt::print("{} {} on {}: prefill of {} tokens, {} logits: {} +- {} tok/s, {} of memory at most\n", o.model,
+                 tier.name, device.stream.description(), length, o.last_logit ? "last" : "all",
+                 format_count(rates.mean()), format_count(rates.deviation()),
+                 format_bytes(static_cast<double>(peak_bytes(device.stream.device()))));
       std::fflush(stdout);
     }
   }

@@ -1,6 +1,7 @@
 #include "essh/device/memory.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstdlib>
 #include <new>
 
@@ -16,16 +17,36 @@ constexpr std::size_t kAlignment = 256;
 constexpr std::size_t kArenaBlock = std::size_t{32} << 20;
 constexpr std::size_t kCudaArenaBlock = std::size_t{256} << 20;
 
+struct Held {
+  std::atomic<std::size_t> now = 0, most = 0;
+
+  void add(std::size_t bytes) {
+    const std::size_t held = now += bytes;
+    std::size_t known = most;
+    while (held > known && !most.compare_exchange_weak(known, held)) {
+    }
+  }
+};
+Held& held_on(Device device) {
+  static Held cpu, cuda;
+  return device == Device::Cuda ? cuda : cpu;
+}
+
 std::size_t round_up(std::size_t bytes) {
   return (bytes + kAlignment - 1) / kAlignment * kAlignment;
 }
 }  // namespace
+
+std::size_t peak_bytes(Device device) {
+  return held_on(device).most;
+}
 
 Buffer::Buffer(Device device, std::size_t bytes, const char* purpose) : device_(device), bytes_(bytes) {
   if (bytes == 0) return;
   if (device == Device::Cuda) {
 #if ESSH_WITH_CUDA
     data_ = cuda::allocate(round_up(bytes), purpose);
+    held_on(device).add(bytes);
     return;
 #else
     fail(ErrorKind::Unsupported, "{}: this build has no CUDA memory", purpose);
@@ -36,9 +57,11 @@ Buffer::Buffer(Device device, std::size_t bytes, const char* purpose) : device_(
     fail(ErrorKind::OutOfMemory, "cannot allocate {} for {}; use a smaller batch, context or capacity",
          format_bytes(static_cast<double>(bytes)), purpose);
   }
+  held_on(device).add(bytes);
 }
 
 Buffer::~Buffer() {
+  held_on(device_).now -= bytes_;
 #if ESSH_WITH_CUDA
   if (device_ == Device::Cuda) {
     cuda::release(data_);

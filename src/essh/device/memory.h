@@ -10,6 +10,9 @@ namespace essh {
 
 enum class Device { Cpu, Cuda };
 
+// The most bytes that buffers of this process have held on a device at one time.
+std::size_t peak_bytes(Device device);
+
 // Bytes owned on one device, aligned to 256. `purpose` appears in the message when they cannot be had.
 class Buffer {
  public:

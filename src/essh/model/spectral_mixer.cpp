@@ -5,6 +5,7 @@
 
 #include "essh/kernels/gates.h"
 #include "essh/kernels/gemm.h"
+#include "essh/kernels/selective_mix.h"
 #include "essh/kernels/selective_scan.h"
 #include "essh/kernels/value_blend.h"
 #include "essh/model/stacked_linear.h"
@@ -45,10 +46,11 @@ class SpectralMixer : public Mixer<T> {
 
   void forward(const Pass& pass, const Weights<T>& weights, Matrix<const T> u, Matrix<const T> x, Matrix<T> y,
                std::unique_ptr<MixerTape>* tape) const override {
+    if (!tape) return mix(pass, weights, u, x, y, {});
     const Index state = state_size(pass.capacity);
     auto kept = std::make_unique<SpectralTape<T>>();
     project(pass, weights, u, *kept);
-    kept->boundary = tape ? pass.arena.matrix<W>(pass.sequences * scan_chunks(pass.length), state) : Matrix<W>{};
+    kept->boundary = pass.arena.matrix<W>(pass.sequences * scan_chunks(pass.length), state);
     const auto mark = pass.arena.mark();
     launch(pass.stream, SelectiveScanForward<T>{.sequences = pass.sequences,
                                                 .length = pass.length,
@@ -63,7 +65,6 @@ class SpectralMixer : public Mixer<T> {
                                                 .boundary = kept->boundary,
                                                 .leaving = {}});
     add_output(pass, weights, kept->z, x, y);
-    if (!tape) return;
     pass.arena.release(mark);
     *tape = std::move(kept);
   }
@@ -134,33 +135,17 @@ class SpectralMixer : public Mixer<T> {
 
   void extend(const Pass& pass, const Weights<T>& weights, Matrix<const T> u, Matrix<T> x, Matrix<W> state,
               Positions) const override {
+    if (pass.length > 1) return mix(pass, weights, u, x, x, state);
     SpectralTape<T> kept;
     project(pass, weights, u, kept);
-    const auto v = blended(pass, weights, kept);
-    const auto modes = tables(weights, pass.capacity);
-    if (pass.length == 1) {
-      launch(pass.stream, SelectiveStep<T>{.width = width_,
-                                           .v = v,
-                                           .write = kept.write,
-                                           .read = kept.read,
-                                           .clock = kept.clock,
-                                           .modes = modes,
-                                           .state = state,
-                                           .z = kept.z});
-    } else {
-      launch(pass.stream, SelectiveScanForward<T>{.sequences = pass.sequences,
-                                                  .length = pass.length,
-                                                  .width = width_,
-                                                  .v = v,
-                                                  .write = kept.write,
-                                                  .read = kept.read,
-                                                  .clock = kept.clock,
-                                                  .modes = modes,
-                                                  .entering = state,
-                                                  .z = kept.z,
-                                                  .boundary = {},
-                                                  .leaving = state});
-    }
+    launch(pass.stream, SelectiveStep<T>{.width = width_,
+                                         .v = blended(pass, weights, kept),
+                                         .write = kept.write,
+                                         .read = kept.read,
+                                         .clock = kept.clock,
+                                         .modes = tables(weights, pass.capacity),
+                                         .state = state,
+                                         .z = kept.z});
     add_output(pass, weights, kept.z, x, x);
   }
 
@@ -168,6 +153,33 @@ class SpectralMixer : public Mixer<T> {
   StackedLinear projections(Capacity capacity) const {
     const Index values = capacity.channels * width_, rows = capacity.channels * modes_;
     return StackedLinear({{value_, values}, {write_, rows}, {read_, rows}, {clock_, rows}});
+  }
+
+  // y = x + the mixer, without a tape; a state, when there is one, goes on from where it was.
+  void mix(const Pass& pass, const Weights<T>& weights, Matrix<const T> u, Matrix<const T> x, Matrix<T> y,
+           Matrix<W> state) const {
+    const auto linear = projections(pass.capacity);
+    const Index channels = pass.capacity.channels, rows = channels * modes_;
+    const auto projection = pass.arena.matrix<T>(pass.tokens(), linear.columns()),
+               z = pass.arena.matrix<T>(pass.tokens(), channels * width_);
+    linear.forward(pass, weights, u, projection);
+    launch(pass.stream, SelectiveMix<T>{.sequences = pass.sequences,
+                                        .length = pass.length,
+                                        .width = width_,
+                                        .v0 = linear.part(projection, 0),
+                                        .write_logits = linear.part(projection, 1),
+                                        .read_logits = linear.part(projection, 2),
+                                        .clock_logits = linear.part(projection, 3),
+                                        .write_bias = weights.vector(write_bias_).first(rows),
+                                        .read_bias = weights.vector(read_bias_).first(rows),
+                                        .clock_bias = weights.vector(clock_bias_).first(rows),
+                                        .blend = weights.vector(blend_).first(channels),
+                                        .eps = config_.value_norm_eps,
+                                        .modes = tables(weights, pass.capacity),
+                                        .entering = state,
+                                        .z = z,
+                                        .leaving = state});
+    add_output(pass, weights, z, x, y);
   }
 
   // Everything before the scan: v0 and the gates, and room for z.

@@ -12,7 +12,16 @@ struct Shape {
   dim3 grid;
   dim3 block;
   std::size_t shared = 0;  // dynamic shared memory, bytes
+  // The kernel begins with after_previous(), so its blocks may take their places while the one before runs out.
+  bool early = false;
 };
+
+// Waits until everything launched before has run and its results can be seen.
+__device__ inline void after_previous() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  cudaGridDependencySynchronize();
+#endif
+}
 
 // The one way a kernel is launched: named for profilers, checked, silent when the grid is empty.
 template <class... Parameters, class... Arguments>
@@ -23,8 +32,17 @@ void launch(Stream& stream, const char* name, Shape shape, void (*kernel)(Parame
   if (shape.shared > 48 * 1024)
     check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shape.shared)),
           name);
-  kernel<<<shape.grid, shape.block, shape.shared, stream.handle()>>>(std::forward<Arguments>(arguments)...);
-  check(cudaGetLastError(), name);
+  cudaLaunchAttribute early{};
+  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  early.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = shape.grid;
+  config.blockDim = shape.block;
+  config.dynamicSmemBytes = shape.shared;
+  config.stream = stream.handle();
+  config.attrs = &early;
+  config.numAttrs = shape.early && stream.early_launches() ? 1 : 0;
+  check(cudaLaunchKernelEx(&config, kernel, std::forward<Arguments>(arguments)...), name);
   nvtxRangePop();
 }
 

@@ -1,5 +1,6 @@
 #include "essh/device/cuda/stream.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "essh/base/units.h"
@@ -57,6 +58,10 @@ Stream::Stream(int device) : device_(device), scratch_(Device::Cuda) {
   cudaDeviceProp properties{};
   check(cudaGetDeviceProperties(&properties, device), "cudaGetDeviceProperties");
   multiprocessors_ = properties.multiProcessorCount;
+  // Code translated from an older architecture does not wait for its predecessor.
+  constexpr int kArchitectures[] = {ESSH_CUDA_ARCHITECTURES};
+  early_launches_ = properties.major >= 9 && std::any_of(std::begin(kArchitectures), std::end(kArchitectures),
+                                                         [&](int sm) { return sm / 10 == properties.major; });
   int runtime = 0;
   check(cudaRuntimeGetVersion(&runtime), "cudaRuntimeGetVersion");
   description_ = fmt::format("{} (sm_{}{}, CUDA {}.{})", properties.name, properties.major, properties.minor,

@@ -22,6 +22,8 @@ class Stream {
 
   CUstream_st* handle() const { return handle_; }
   int multiprocessors() const { return multiprocessors_; }
+  // Whether a kernel may be placed before the one before it has run out: the device can, and has code made for it.
+  bool early_launches() const { return early_launches_; }
   // "NVIDIA H200 (sm_90, CUDA 13.0)", what tuned choices depend on.
   const std::string& description() const { return description_; }
   // Memory of the kernels now being launched. What one gives back the next may take: both run in order.
@@ -56,6 +58,7 @@ class Stream {
   CUstream_st* handle_ = nullptr;
   int device_;
   int multiprocessors_ = 0;
+  bool early_launches_ = false;
   std::string description_;
   Arena scratch_;
   Profile* profile_ = nullptr;

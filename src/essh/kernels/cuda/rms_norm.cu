@@ -36,6 +36,7 @@ __global__ void __launch_bounds__(kThreads) forward(RmsNormForward<T> op) {
   using Share = RowShare<N, Packs, Warps>;
   using Run = cuda::Pack<T, N>;
   __shared__ float shared[4];
+  cuda::after_previous();
   const Index row = Index{blockIdx.x} * Share::kRows + Share::row(), width = op.x.cols;
   if (row >= op.x.rows) return;
   Run values[Packs];
@@ -154,7 +155,7 @@ void run(cuda::Stream& stream, const RmsNormForward<T>& op) {
       [&]<int N>() {
         with_shares((op.x.cols + N - 1) / N, [&]<int Packs, int Warps>() {
           cuda::launch(stream, "rms_norm_forward",
-                       {cuda::blocks_for(op.x.rows, RowShare<N, Packs, Warps>::kRows), kThreads},
+                       {cuda::blocks_for(op.x.rows, RowShare<N, Packs, Warps>::kRows), kThreads, 0, true},
                        forward<N, Packs, Warps, T>, op);
         });
       },

@@ -11,6 +11,7 @@ constexpr int kThreads = 128;
 template <class T>
 __global__ void __launch_bounds__(kThreads) rotate(Rope<T> op) {
   extern __shared__ float2 turns[];
+  cuda::after_previous();
   const Index row = blockIdx.x, half = op.head_dim / 2;
   const Index first = op.first.empty() ? 0 : op.first[row / op.length];
   const double position = static_cast<double>(first + row % op.length);
@@ -36,9 +37,10 @@ __global__ void __launch_bounds__(kThreads) rotate(Rope<T> op) {
 
 template <class T>
 void run(cuda::Stream& stream, const Rope<T>& op) {
-  cuda::launch(stream, "rope",
-               {static_cast<unsigned>(op.x.rows), kThreads, static_cast<std::size_t>(op.head_dim / 2) * sizeof(float2)},
-               rotate<T>, op);
+  cuda::launch(
+      stream, "rope",
+      {static_cast<unsigned>(op.x.rows), kThreads, static_cast<std::size_t>(op.head_dim / 2) * sizeof(float2), true},
+      rotate<T>, op);
 }
 
 template void run(cuda::Stream&, const Rope<float>&);

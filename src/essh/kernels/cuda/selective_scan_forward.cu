@@ -13,6 +13,7 @@ namespace {
 using namespace cuda;
 
 __global__ void make_tables(Modes<const float> modes, float2* turns, float* gamma) {
+  after_previous();
   const int mode = blockIdx.x, channel = blockIdx.y, j = threadIdx.x;
   const int item = channel * static_cast<int>(modes.decay.cols) + mode;
   if (j == 0)
@@ -65,6 +66,7 @@ __global__ void __launch_bounds__(kTileThreads)
 __global__ void carry_states(Index sequences, Index length, int channels, int modes, int width,
                              Matrix<const float> entering, ScanTables tables, const float* through,
                              Matrix<float> states, Matrix<float> leaving) {
+  after_previous();
   const Index item = Index{blockIdx.x} * blockDim.x + threadIdx.x;
   if (item >= sequences * channels * modes * width) return;
   const int p = static_cast<int>(item % width);
@@ -187,46 +189,86 @@ __global__ void step(SelectiveStep<T> op) {
 
 void cuda::make_scan_tables(Stream& stream, const Modes<const float>& modes, float2* turns, float* gamma) {
   const dim3 grid(static_cast<unsigned>(modes.decay.cols), static_cast<unsigned>(modes.decay.rows));
-  launch(stream, "scan_tables", {grid, kTokens + 1}, make_tables, modes, turns, gamma);
+  launch(stream, "scan_tables", {grid, kTokens + 1, 0, true}, make_tables, modes, turns, gamma);
 }
 
-template <class T>
-void run(cuda::Stream& stream, const SelectiveScanForward<T>& op) {
-  if (op.sequences == 0 || op.length == 0) return;
+namespace {
+
+// The three passes around the states, which are the kernels' own: increments(grid, states, through), outputs(grid,
+// states).
+template <class Op, class Increments, class Outputs>
+void scan(cuda::Stream& stream, const Op& op, const Matrix<float>& boundary, const Increments& increments,
+          const Outputs& outputs) {
   const Index channels = op.modes.decay.rows, modes = op.modes.decay.cols, chunks = scan_chunks(op.length);
   const Index rows = op.sequences * chunks, state = 2 * channels * modes * op.width;
   Scratch scratch(stream);
   auto* turns = scratch.take<float2>(channels * modes * (kTokens + 1));
   auto* gamma = scratch.take<float>(channels * modes);
   auto* through = scratch.take<float>(rows * channels * modes);
-  const auto states = op.boundary.empty() ? dense(scratch.take<float>(rows * state), rows, state) : op.boundary;
+  const auto states = boundary.empty() ? dense(scratch.take<float>(rows * state), rows, state) : boundary;
   make_scan_tables(stream, op.modes, turns, gamma);
   const ScanTables tables{turns, gamma, op.modes};
   const dim3 grid(static_cast<unsigned>(channels), static_cast<unsigned>(chunks), static_cast<unsigned>(op.sequences));
-  const auto carry = [&] {
-    launch(stream, "scan_states", {blocks_for(op.sequences * channels * modes * op.width, 128), 128}, carry_states,
-           op.sequences, op.length, static_cast<int>(channels), static_cast<int>(modes), static_cast<int>(op.width),
-           op.entering, tables, through, states, op.leaving);
-  };
+  increments(grid, tables, states, through);
+  launch(stream, "scan_states", {blocks_for(op.sequences * channels * modes * op.width, 128), 128, 0, true},
+         carry_states, op.sequences, op.length, static_cast<int>(channels), static_cast<int>(modes),
+         static_cast<int>(op.width), op.entering, tables, through, states, op.leaving);
+  outputs(grid, tables, states);
+}
+
+template <class Op>
+void tensor_scan(cuda::Stream& stream, const Op& op, const Matrix<float>& boundary) {
+  with_tensor_width(op.width, [&]<int P>() {
+    scan(
+        stream, op, boundary,
+        [&](dim3 grid, const ScanTables& tables, const Matrix<float>& states, float* through) {
+          launch(stream, "scan_increments", {grid, kTileThreads, sizeof(TensorIncrementShared<P>), true},
+                 tensor_increments<P, Op>, op, tables, states, through);
+        },
+        [&](dim3 grid, const ScanTables& tables, const Matrix<float>& states) {
+          launch(stream, "scan_outputs", {grid, kTileThreads, sizeof(TensorOutputShared<P>), true},
+                 tensor_outputs<P, Op>, op, tables, states);
+        });
+  });
+}
+
+}  // namespace
+
+template <class T>
+void run(cuda::Stream& stream, const SelectiveScanForward<T>& op) {
+  if (op.sequences == 0 || op.length == 0) return;
+  const Index modes = op.modes.decay.cols;
   if constexpr (std::is_same_v<T, BFloat16>) {
-    if (fits_tensor_scan(modes, op.width)) {
-      with_tensor_width(op.width, [&]<int P>() {
-        launch(stream, "scan_increments", {grid, kTileThreads, sizeof(TensorIncrementShared<P>)}, tensor_increments<P>,
-               op, tables, states, through);
-        carry();
-        launch(stream, "scan_outputs", {grid, kTileThreads, sizeof(TensorOutputShared<P>)}, tensor_outputs<P>, op,
-               tables, states);
-      });
-      return;
-    }
+    if (fits_tensor_scan(modes, op.width)) return tensor_scan(stream, op, op.boundary);
   }
   with_scan_sizes<T>(modes, op.width, [&]<class S>() {
-    launch(stream, "scan_increments", {grid, kTileThreads, sizeof(IncrementShared<S>)}, chunk_increments<S, T>, op,
-           tables, states, through);
-    carry();
-    launch(stream, "scan_outputs", {grid, kTileThreads, sizeof(OutputShared<S>)}, chunk_outputs<S, T>, op, tables,
-           states);
+    scan(
+        stream, op, op.boundary,
+        [&](dim3 grid, const ScanTables& tables, const Matrix<float>& states, float* through) {
+          launch(stream, "scan_increments", {grid, kTileThreads, sizeof(IncrementShared<S>)}, chunk_increments<S, T>,
+                 op, tables, states, through);
+        },
+        [&](dim3 grid, const ScanTables& tables, const Matrix<float>& states) {
+          launch(stream, "scan_outputs", {grid, kTileThreads, sizeof(OutputShared<S>)}, chunk_outputs<S, T>, op, tables,
+                 states);
+        });
   });
+}
+
+template <class T>
+void run(cuda::Stream& stream, const SelectiveMix<T>& op) {
+  if (op.sequences == 0 || op.length == 0) return;
+  if constexpr (std::is_same_v<T, BFloat16>) {
+    if (fits_tensor_scan(op.modes.decay.cols, op.width)) return tensor_scan(stream, op, {});
+    Scratch scratch(stream);
+    const auto gate = [&] {
+      return dense(scratch.take<float>(op.v0.rows * op.write_logits.cols), op.v0.rows, op.write_logits.cols);
+    };
+    const auto write = gate(), read = gate(), clock = gate();
+    run_parts(stream, op, write, read, clock);
+  } else {
+    run_parts(stream, op, op.write_logits, op.read_logits, op.clock_logits);
+  }
 }
 
 template <class T>
@@ -236,6 +278,8 @@ void run(cuda::Stream& stream, const SelectiveStep<T>& op) {
 
 template void run(cuda::Stream&, const SelectiveScanForward<float>&);
 template void run(cuda::Stream&, const SelectiveScanForward<BFloat16>&);
+template void run(cuda::Stream&, const SelectiveMix<float>&);
+template void run(cuda::Stream&, const SelectiveMix<BFloat16>&);
 template void run(cuda::Stream&, const SelectiveStep<float>&);
 template void run(cuda::Stream&, const SelectiveStep<BFloat16>&);
 

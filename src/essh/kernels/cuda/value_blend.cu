@@ -1,3 +1,4 @@
+#include "essh/kernels/cuda/device/blend.cuh"
 #include "essh/kernels/cuda/device/column_sums.cuh"
 #include "essh/kernels/cuda/device/vectors.cuh"
 #include "essh/kernels/value_blend.h"
@@ -8,26 +9,20 @@ namespace {
 // A group of lanes owns one channel of one token.
 constexpr int kLanes = 8, kGroups = 32;
 
-__device__ float group_sum(float x) {
-#pragma unroll
-  for (int offset = kLanes / 2; offset > 0; offset /= 2) x += __shfl_xor_sync(0xffffffffu, x, offset);
-  return x;
-}
-
 template <int N, class T>
 __device__ float inverse_rms(const T* v0, Index width, float eps, int lane) {
   float squares = 0;
   for (Index p = lane * N; p < width; p += kLanes * N) {
     float x[N];
     cuda::load(v0 + p, x);
-#pragma unroll
-    for (int i = 0; i < N; ++i) squares += x[i] * x[i];
+    squares += cuda::run_squares(x);
   }
-  return 1.0f / sqrtf(group_sum(squares) / static_cast<float>(width) + eps);
+  return cuda::inverse_rms(cuda::lanes_sum<kLanes>(squares), static_cast<int>(width), eps);
 }
 
 template <int N, class T>
 __global__ void __launch_bounds__(kLanes* kGroups) forward(ValueBlendForward<T> op) {
+  cuda::after_previous();
   const int lane = threadIdx.x % kLanes;
   const Index channels = op.blend.size, count = op.v0.rows * channels;
   const Index item = Index{blockIdx.x} * kGroups + threadIdx.x / kLanes;
@@ -35,7 +30,7 @@ __global__ void __launch_bounds__(kLanes* kGroups) forward(ValueBlendForward<T> 
   const Index row = at / channels, k = at % channels;
   const T* v0 = op.v0.row(row) + k * op.width;
   const float inverse = inverse_rms<N>(v0, op.width, static_cast<float>(op.eps), lane);
-  const float scale = (1.0f - op.blend[k]) + op.blend[k] * inverse;
+  const float scale = cuda::blend_scale(op.blend[k], inverse);
   if (item >= count) return;
   T* v = op.v.row(row) + k * op.width;
   for (Index p = lane * N; p < op.width; p += kLanes * N) {
@@ -69,9 +64,9 @@ __global__ void __launch_bounds__(kLanes* kGroups) backward(ValueBlendBackward<T
 #pragma unroll
       for (int i = 0; i < N; ++i) along += x[i] * slopes[i];
     }
-    along = group_sum(along);
+    along = cuda::lanes_sum<kLanes>(along);
     d_blend += along * (inverse - 1.0f);
-    const float scale = (1.0f - blend) + blend * inverse;
+    const float scale = cuda::blend_scale(blend, inverse);
     const float shift = blend * inverse * inverse * inverse * along / static_cast<float>(op.width);
     if (!inside) continue;
     T* d_v0 = op.d_v0.row(row) + channel * op.width;
@@ -105,7 +100,8 @@ void run(cuda::Stream& stream, const ValueBlendForward<T>& op) {
       op.width,
       [&]<int N>() {
         cuda::launch(stream, "value_blend_forward",
-                     {cuda::blocks_for(op.v0.rows * op.blend.size, kGroups), kLanes * kGroups}, forward<N, T>, op);
+                     {cuda::blocks_for(op.v0.rows * op.blend.size, kGroups), kLanes * kGroups, 0, true}, forward<N, T>,
+                     op);
       },
       op.v0, op.v);
 }

@@ -1,14 +1,20 @@
 #pragma once
+#include <cstdint>
+#include <limits>
+
 #include "essh/device/cuda/launch.cuh"
 #include "essh/kernels/cuda/device/vectors.cuh"
 
 namespace essh::cuda {
 
-template <int N, class Element>
-__global__ void each_pack_kernel(Element element, Index rows, Index packs) {
-  const Index count = rows * packs;
-  for (Index i = Index{blockIdx.x} * blockDim.x + threadIdx.x; i < count; i += Index{gridDim.x} * blockDim.x)
-    element.template at<N>(i / packs, i % packs * N);
+// I counts the runs: 32 bits, where they are enough, divide several times faster.
+template <int N, class I, class Element>
+__global__ void each_pack_kernel(Element element, I count, I packs) {
+  after_previous();
+  for (I i = I{blockIdx.x} * blockDim.x + threadIdx.x; i < count; i += I{gridDim.x} * blockDim.x) {
+    const I row = i / packs;
+    element.template at<N>(static_cast<Index>(row), static_cast<Index>(i - row * packs) * N);
+  }
 }
 
 // Calls element.at<N>(row, column) for every run of N elements of a rows x columns matrix.
@@ -18,7 +24,15 @@ void each_pack(Stream& stream, const char* name, Index rows, Index columns, cons
   constexpr int kThreads = 256;
   const unsigned blocks =
       static_cast<unsigned>(std::min<Index>((count + kThreads - 1) / kThreads, Index{stream.multiprocessors()} * 16));
-  launch(stream, name, {blocks, kThreads}, each_pack_kernel<N, Element>, element, rows, packs);
+  const auto launch_with = [&]<class I>(I) {
+    launch(stream, name, {blocks, kThreads, 0, true}, each_pack_kernel<N, I, Element>, element, static_cast<I>(count),
+           static_cast<I>(packs));
+  };
+  // The last step of a thread goes beyond the count.
+  if (count <= std::numeric_limits<std::int32_t>::max())
+    launch_with(std::uint32_t{});
+  else
+    launch_with(std::uint64_t{});
 }
 
 }  // namespace essh::cuda

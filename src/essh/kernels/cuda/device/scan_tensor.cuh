@@ -204,11 +204,39 @@ __device__ inline void load_gate(float (&x)[2][2], const Matrix<const float>& ga
     x[j][1] = both.y;
   }
 }
-// Accumulated decay of a thread's tokens; returns that of the chunk.
-__device__ inline float2 load_decay(float (&x)[2][2], const Matrix<const float>& clock, const ScanTables& tables,
-                                    const ChunkPlace& at, float (*lines)[kTensorModes]) {
+// The same from logits and biases.
+template <class Gate>
+__device__ void load_gate(float (&x)[2][2], const Matrix<BFloat16>& logits, const Vector<const float>& bias,
+                          const ChunkPlace& at, const Gate& gate) {
   const TokenMode mine;
-  load_gate(x, clock, at);
+  const Index column = Index{at.channel} * at.modes + mine.mode;
+  const BFloat16* start = logits.row(at.first) + column;
+  const int stride = static_cast<int>(logits.stride);
+  const bool pairs = ((reinterpret_cast<std::uintptr_t>(start) | (stride * 2)) & 3) == 0;
+#pragma unroll
+  for (int i = 0; i < 2; ++i) x[0][i] = x[1][i] = 0.0f;
+  if (mine.mode >= at.modes) return;
+  const bool both = mine.mode + 1 < at.modes;
+  const float shift[2] = {bias[column], both ? bias[column + 1] : 0.0f};
+#pragma unroll
+  for (int j = 0; j < 2; ++j) {
+    const int t = mine.first + j;
+    if (t >= at.count) break;
+    const BFloat16* place = start + t * stride;
+    if (pairs && both) {
+      const Word word = *reinterpret_cast<const Word*>(place);
+      x[j][0] = gate(__uint_as_float(word << 16) + shift[0]);
+      x[j][1] = gate(__uint_as_float(word & 0xffff0000u) + shift[1]);
+    } else {
+      x[j][0] = gate(widen(place[0]) + shift[0]);
+      if (both) x[j][1] = gate(widen(place[1]) + shift[1]);
+    }
+  }
+}
+// From the clock of a thread's tokens to their accumulated decay; returns that of the chunk.
+__device__ inline float2 accumulate_decay(float (&x)[2][2], const ScanTables& tables, const ChunkPlace& at,
+                                          float (*lines)[kTensorModes]) {
+  const TokenMode mine;
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
     const float gamma = mine.mode + i < at.modes ? tables.gamma[at.channel * at.modes + mine.mode + i] : 0.0f;
@@ -216,6 +244,11 @@ __device__ inline float2 load_decay(float (&x)[2][2], const Matrix<const float>&
     for (int j = 0; j < 2; ++j) x[j][i] += mine.first + j < at.count ? gamma : 0.0f;
   }
   return accumulate(x, lines);
+}
+__device__ inline float2 load_decay(float (&x)[2][2], const Matrix<const float>& clock, const ScanTables& tables,
+                                    const ChunkPlace& at, float (*lines)[kTensorModes]) {
+  load_gate(x, clock, at);
+  return accumulate_decay(x, tables, at, lines);
 }
 
 // The tables of a thread's two modes.

@@ -1,7 +1,61 @@
 #pragma once
+#include "essh/device/cuda/launch.cuh"
+#include "essh/kernels/cuda/device/blend.cuh"
 #include "essh/kernels/cuda/device/scan_tensor.cuh"
+#include "essh/kernels/selective_mix.h"
 
 namespace essh::cuda {
+
+// What a chunk reads: values and gates as they are, or made on the way from what was projected.
+template <int P>
+__device__ void load_inputs(Half<kTokens, P>& values, const SelectiveScanForward<BFloat16>& op, const ChunkPlace& at) {
+  load_values<ScanSizes<BFloat16, 16, P>>(values.at, op.v, at.first, at.count, at.column, at.width);
+}
+template <int P>
+__device__ void load_inputs(Half<kTokens, P>& values, const SelectiveMix<BFloat16>& op, const ChunkPlace& at) {
+  constexpr int kLanes = P / 4;
+  const BFloat16* start = op.v0.row(at.first) + at.column;
+  const int stride = static_cast<int>(op.v0.stride), p = static_cast<int>(threadIdx.x) % kLanes * 4;
+  const bool packed = at.width % 4 == 0 && stride % 4 == 0 && reinterpret_cast<std::uintptr_t>(start) % 8 == 0;
+  const float blend = op.blend[at.channel];
+#pragma unroll
+  for (int t = threadIdx.x / kLanes; t < kTokens; t += kTileThreads / kLanes) {
+    float x[4] = {0, 0, 0, 0};
+    if (t < at.count && p < at.width) {
+      const BFloat16* place = start + t * stride + p;
+      if (packed) {
+        load(place, x);
+      } else {
+#pragma unroll
+        for (int j = 0; j < 4; ++j) x[j] = p + j < at.width ? widen(place[j]) : 0.0f;
+      }
+    }
+    const float inverse = inverse_rms(lanes_sum<kLanes>(run_squares(x)), at.width, static_cast<float>(op.eps));
+    const float scale = blend_scale(blend, inverse);
+#pragma unroll
+    for (int j = 0; j < 4; ++j) x[j] *= scale;
+    store(values.at + t * Half<kTokens, P>::kStride + p, x);
+  }
+}
+
+__device__ inline void load_write(float (&x)[2][2], const SelectiveScanForward<BFloat16>& op, const ChunkPlace& at) {
+  load_gate(x, op.write, at);
+}
+__device__ inline void load_read(float (&x)[2][2], const SelectiveScanForward<BFloat16>& op, const ChunkPlace& at) {
+  load_gate(x, op.read, at);
+}
+__device__ inline void load_clock(float (&x)[2][2], const SelectiveScanForward<BFloat16>& op, const ChunkPlace& at) {
+  load_gate(x, op.clock, at);
+}
+__device__ inline void load_write(float (&x)[2][2], const SelectiveMix<BFloat16>& op, const ChunkPlace& at) {
+  load_gate(x, op.write_logits, op.write_bias, at, [](float s) { return 2.0f * sigmoid(s); });
+}
+__device__ inline void load_read(float (&x)[2][2], const SelectiveMix<BFloat16>& op, const ChunkPlace& at) {
+  load_gate(x, op.read_logits, op.read_bias, at, [](float s) { return 2.0f * sigmoid(s); });
+}
+__device__ inline void load_clock(float (&x)[2][2], const SelectiveMix<BFloat16>& op, const ChunkPlace& at) {
+  load_gate(x, op.clock_logits, op.clock_bias, at, [](float s) { return softplus(s); });
+}
 
 template <int P>
 struct TensorIncrementShared {
@@ -41,17 +95,19 @@ __device__ inline void store_pair(float* place, int p, int width, float2 x) {
   if (p + 1 < width) place[p + 1] = x.y;
 }
 
-template <int P>
+template <int P, class Op>
 __global__ void __launch_bounds__(kTileThreads)
-    tensor_increments(SelectiveScanForward<BFloat16> op, ScanTables tables, Matrix<float> increments, float* through) {
+    tensor_increments(Op op, ScanTables tables, Matrix<float> increments, float* through) {
   extern __shared__ __align__(16) unsigned char raw[];
   auto& s = *reinterpret_cast<TensorIncrementShared<P>*>(raw);
+  after_previous();
   const ChunkPlace at(op);
   const TokenMode mine;
-  load_values<ScanSizes<BFloat16, 16, P>>(s.values.at, op.v, at.first, at.count, at.column, at.width);
+  load_inputs(s.values, op, at);
   float write[2][2], decay[2][2];
-  load_gate(write, op.write, at);
-  const float2 whole = load_decay(decay, op.clock, tables, at, s.lines);
+  load_write(write, op, at);
+  load_clock(decay, op, at);
+  const float2 whole = accumulate_decay(decay, tables, at, s.lines);
   const ModePair modes(tables, at);
 #pragma unroll
   for (int j = 0; j < 2; ++j) {
@@ -245,19 +301,20 @@ __device__ void store_strip(const Matrix<BFloat16>& to, const ChunkPlace& at, co
   }
 }
 
-template <int P>
-__global__ void __launch_bounds__(kTileThreads)
-    tensor_outputs(SelectiveScanForward<BFloat16> op, ScanTables tables, Matrix<const float> states) {
+template <int P, class Op>
+__global__ void __launch_bounds__(kTileThreads) tensor_outputs(Op op, ScanTables tables, Matrix<const float> states) {
   extern __shared__ __align__(16) unsigned char raw[];
   auto& s = *reinterpret_cast<TensorOutputShared<P>*>(raw);
+  after_previous();
   __shared__ float kept[kTensorModes];
   const ChunkPlace at(op);
   const TokenMode mine;
-  load_values<ScanSizes<BFloat16, 16, P>>(s.values.at, op.v, at.first, at.count, at.column, at.width);
+  load_inputs(s.values, op, at);
   float write[2][2], read[2][2], decay[2][2];
-  load_gate(write, op.write, at);
-  load_gate(read, op.read, at);
-  const float2 whole = load_decay(decay, op.clock, tables, at, s.lines);
+  load_write(write, op, at);
+  load_read(read, op, at);
+  load_clock(decay, op, at);
+  const float2 whole = accumulate_decay(decay, tables, at, s.lines);
   const auto centre = make_factors(s, tables, at, admitted(op.factor_range), read, write, decay, whole);
   if (mine.first == 0) {
     kept[mine.mode] = __expf(-centre.q[0]);

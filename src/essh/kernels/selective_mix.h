@@ -1,0 +1,59 @@
+#pragma once
+#include "essh/kernels/gates.h"
+#include "essh/kernels/selective_scan.h"
+#include "essh/kernels/value_blend.h"
+
+namespace essh {
+
+// Gates, value blend and scan as one, for passes that keep nothing for a gradient: all that lies between the
+// projections of a spectral mixer and its output.
+template <class T>
+struct SelectiveMix {
+  Index sequences, length, width;
+  Matrix<T> v0;                                             // tokens x (channels * width); may be overwritten
+  Matrix<T> write_logits, read_logits, clock_logits;        // tokens x (channels * modes); may be overwritten
+  Vector<const Wide<T>> write_bias, read_bias, clock_bias;  // channels * modes
+  Vector<const Wide<T>> blend;                              // channels
+  double eps;                                               // of the blend
+  Modes<const Wide<T>> modes;
+  Matrix<const Wide<T>> entering;  // sequences x state, or empty for zero
+  Matrix<T> z;                     // (=) tokens x (channels * width); does not alias v0
+  Matrix<Wide<T>> leaving;         // (=) sequences x state; may be empty, may alias entering
+  double factor_range = admitted_decay<Wide<T>>();
+};
+
+template <class T>
+void run(cpu::Stream&, const SelectiveMix<T>&);
+template <class T>
+void run(cuda::Stream&, const SelectiveMix<T>&);
+
+// Its three parts one after the other, with room for the gates, which may be that of their logits.
+template <class T, class Stream>
+void run_parts(Stream& stream, const SelectiveMix<T>& op, Matrix<Wide<T>> write, Matrix<Wide<T>> read,
+               Matrix<Wide<T>> clock) {
+  run(stream, GatesForward<T>{.write_logits = op.write_logits,
+                              .read_logits = op.read_logits,
+                              .clock_logits = op.clock_logits,
+                              .write_bias = op.write_bias,
+                              .read_bias = op.read_bias,
+                              .clock_bias = op.clock_bias,
+                              .write = write,
+                              .read = read,
+                              .clock = clock});
+  run(stream, ValueBlendForward<T>{.v0 = op.v0, .blend = op.blend, .v = op.v0, .width = op.width, .eps = op.eps});
+  run(stream, SelectiveScanForward<T>{.sequences = op.sequences,
+                                      .length = op.length,
+                                      .width = op.width,
+                                      .v = op.v0,
+                                      .write = write,
+                                      .read = read,
+                                      .clock = clock,
+                                      .modes = op.modes,
+                                      .entering = op.entering,
+                                      .z = op.z,
+                                      .boundary = {},
+                                      .leaving = op.leaving,
+                                      .factor_range = op.factor_range});
+}
+
+}  // namespace essh

@@ -1,0 +1,158 @@
+#include "essh/kernels/selective_mix.h"
+
+#include <cstring>
+
+#include "tests/kernels/cuda/twin_matrix.h"
+
+namespace essh {
+namespace {
+
+struct MixCase {
+  Index sequences, length, channels, modes, width;
+};
+
+struct Problem {
+  MixCase size;
+  StridedMatrix<double> v0, write, read, clock, write_bias, read_bias, clock_bias, blend;
+  StridedMatrix<double> decay, frequency, readout_cos, readout_sin, zero_lag, entering, z, leaving;
+
+  explicit Problem(const MixCase& s)
+      : size(s),
+        v0(s.sequences * s.length, s.channels * s.width, 4),
+        write(s.sequences * s.length, s.channels * s.modes, 4),
+        read(write),
+        clock(write),
+        write_bias(1, s.channels * s.modes),
+        read_bias(write_bias),
+        clock_bias(write_bias),
+        blend(1, s.channels),
+        decay(s.channels, s.modes),
+        frequency(decay),
+        readout_cos(decay),
+        readout_sin(decay),
+        zero_lag(decay),
+        entering(s.sequences, s.channels * 2 * s.modes * s.width),
+        z(v0),
+        leaving(entering) {
+    Rng rng(77);
+    v0.normal(rng);
+    for (auto* logits : {&write, &read, &clock}) logits->normal(rng);
+    write_bias.normal(rng, 0.3);
+    read_bias.normal(rng, 0.3);
+    clock_bias.normal(rng, 0.5, -3.0);
+    blend.uniform(rng, -0.2, 1.2);
+    entering.normal(rng);
+    decay.normal(rng, 1.0, -4.0);
+    frequency.uniform(rng, -3.0, 3.0);
+    readout_cos.normal(rng);
+    readout_sin.normal(rng);
+    zero_lag.uniform(rng, 0, 1);
+  }
+
+  SelectiveMix<double> on_host() {
+    return {.sequences = size.sequences,
+            .length = size.length,
+            .width = size.width,
+            .v0 = v0.view,
+            .write_logits = write.view,
+            .read_logits = read.view,
+            .clock_logits = clock.view,
+            .write_bias = write_bias.vector(),
+            .read_bias = read_bias.vector(),
+            .clock_bias = clock_bias.vector(),
+            .blend = blend.vector(),
+            .eps = 1e-6,
+            .modes = {decay.view, frequency.view, readout_cos.view, readout_sin.view, zero_lag.view},
+            .entering = entering.view,
+            .z = z.view,
+            .leaving = leaving.view};
+  }
+};
+
+// The same numbers on the device.
+template <class T>
+struct Twin {
+  MixCase size;
+  TwinMatrix<T> v0, write, read, clock, z;
+  TwinMatrix<float> write_bias, read_bias, clock_bias, blend, decay, frequency, readout_cos, readout_sin, zero_lag,
+      entering, leaving;
+
+  explicit Twin(Problem& p)
+      : size(p.size),
+        v0(p.v0),
+        write(p.write),
+        read(p.read),
+        clock(p.clock),
+        z(p.z),
+        write_bias(p.write_bias),
+        read_bias(p.read_bias),
+        clock_bias(p.clock_bias),
+        blend(p.blend),
+        decay(p.decay),
+        frequency(p.frequency),
+        readout_cos(p.readout_cos),
+        readout_sin(p.readout_sin),
+        zero_lag(p.zero_lag),
+        entering(p.entering),
+        leaving(p.leaving) {}
+
+  SelectiveMix<T> op() const {
+    return {.sequences = size.sequences,
+            .length = size.length,
+            .width = size.width,
+            .v0 = v0.view(),
+            .write_logits = write.view(),
+            .read_logits = read.view(),
+            .clock_logits = clock.view(),
+            .write_bias = write_bias.vector(),
+            .read_bias = read_bias.vector(),
+            .clock_bias = clock_bias.vector(),
+            .blend = blend.vector(),
+            .eps = 1e-6,
+            .modes = {decay.view(), frequency.view(), readout_cos.view(), readout_sin.view(), zero_lag.view()},
+            .entering = entering.view(),
+            .z = z.view(),
+            .leaving = leaving.view()};
+  }
+};
+
+template <class T>
+void check(const MixCase& size) {
+  SCOPED_TRACE(::testing::Message() << size.sequences << " x " << size.length << ", " << size.channels << " channels, "
+                                    << size.modes << " modes, width " << size.width);
+  Problem p(size);
+  const Twin<T> fused(p), parts(p);
+  run(gpu(), fused.op());
+  StridedMatrix<double> gate(p.write);
+  const TwinMatrix<float> write(gate), read(gate), clock(gate);
+  run_parts(gpu(), parts.op(), write.view(), read.view(), clock.view());
+  run(host(), p.on_host());
+  fused.z.expect_close(p.z, "z");
+  fused.leaving.expect_close(p.leaving, "leaving", 1, std::is_same_v<T, BFloat16> ? 8e-3 : 2e-6);
+  // Fused or not, the same arithmetic, where channels are made of whole runs of four.
+  if (size.width % 4 != 0) return;
+  const auto a = fused.z.download(), b = parts.z.download();
+  EXPECT_EQ(std::memcmp(a.data(), b.data(), a.size() * sizeof(T)), 0);
+  const auto c = fused.leaving.download(), d = parts.leaving.download();
+  EXPECT_EQ(std::memcmp(c.data(), d.data(), c.size() * sizeof(float)), 0);
+}
+
+template <class T>
+class SelectiveMixCuda : public ::testing::Test {};
+TYPED_TEST_SUITE(SelectiveMixCuda, TwinTypes);
+
+TYPED_TEST(SelectiveMixCuda, AgreesWithTheCpuAndWithItsParts) {
+  ESSH_NEEDS_GPU();
+  for (const MixCase& size : {MixCase{2, 200, 7, 8, 28},
+                              {1, 65, 32, 8, 64},
+                              {2, 64, 3, 8, 16},
+                              {1, 63, 5, 8, 8},
+                              {1, 100, 3, 5, 24},
+                              {1, 130, 2, 12, 40},
+                              {2, 77, 3, 8, 27},
+                              {1, 1, 2, 8, 64}})
+    check<TypeParam>(size);
+}
+
+}  // namespace
+}  // namespace essh
