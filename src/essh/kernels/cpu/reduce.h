@@ -6,10 +6,8 @@
 // Reductions whose order is fixed but leaves the compiler whole vectors: many running values, folded by halves.
 namespace essh::cpu {
 
-// The sum of term(i) for i in [0, count).
-template <class T, class Term>
-inline T sum_of(Index count, const Term& term) {
-  constexpr Index kSums = 64;
+template <Index kSums, class T, class Term>
+inline T sum_by(Index count, const Term& term) {
   T sums[kSums] = {};
   Index i = 0;
   for (; i + kSums <= count; i += kSums) {
@@ -20,6 +18,12 @@ inline T sum_of(Index count, const Term& term) {
     for (Index j = 0; j < half; ++j) sums[j] += sums[j + half];
   }
   return sums[0];
+}
+
+// The sum of term(i) for i in [0, count).
+template <class T, class Term>
+inline T sum_of(Index count, const Term& term) {
+  return count < 64 ? sum_by<16, T>(count, term) : sum_by<64, T>(count, term);
 }
 
 template <class T>

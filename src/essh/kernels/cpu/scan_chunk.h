@@ -215,15 +215,20 @@ struct ChunkFactors {
     }
   }
 
-  // Calls body(t, s, e^{-(l(t)-l(s))}) for s < t of a mode outside the admitted range.
+  // Decay beyond which nothing of a token is left: far below the rounding of T.
+  static constexpr double kForgotten = std::is_same_v<T, float> ? 40 : 745;
+
+  // Calls body(t, s, e^{-(l(t)-l(s))}) for s < t of a mode outside the admitted range, as far back as it remembers.
   template <class Body>
   void for_each_pair(const ChunkMode<T>& m, const Body& body) const {
     double argument[kScanChunk];
     T base[kScanChunk];
+    Index first = 0;
     for (Index t = 1; t < n; ++t) {
-      for (Index s = 0; s < t; ++s) argument[s] = m.decay[s] - m.decay[t];
-      exp_wide(t, argument, base);
-      for (Index s = 0; s < t; ++s) body(t, s, base[s]);
+      while (first < t && m.decay[t] - m.decay[first] > kForgotten) ++first;
+      for (Index s = first; s < t; ++s) argument[s - first] = m.decay[s] - m.decay[t];
+      exp_wide(t - first, argument, base);
+      for (Index s = first; s < t; ++s) body(t, s, base[s - first]);
     }
   }
 };
