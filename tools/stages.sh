@@ -100,7 +100,11 @@ build_preset() {
   local preset=$1 log=build/logs/configure-$1.log options=() arguments=()
   shift
   mkdir -p build/logs
-  if command -v ccache >/dev/null; then options+=(-DCMAKE_CXX_COMPILER_LAUNCHER=ccache); fi
+  if [ -z "${CUDACXX:-}" ] && [ -n "$(cuda_compiler)" ]; then
+    CUDACXX=$(cuda_compiler)
+    export CUDACXX
+  fi
+  if command -v ccache >/dev/null; then options+=(-DCMAKE_CXX_COMPILER_LAUNCHER=ccache -DCMAKE_CUDA_COMPILER_LAUNCHER=ccache); fi
   if ! cmake --preset "$preset" "${options[@]}" >"$log" 2>&1; then
     cat "$log" >&2
     return 1
@@ -112,4 +116,14 @@ build_preset() {
   cmake --build --preset "$preset" --parallel "$(build_jobs)" "${arguments[@]}"
 }
 
-link_binary() { ln -sfn build/release/apps/essh/essh essh; }
+cuda_compiler() {
+  command -v nvcc || if [ -x /usr/local/cuda/bin/nvcc ]; then say /usr/local/cuda/bin/nvcc; fi
+}
+has_gpu() { nvidia-smi -L 2>/dev/null | grep -q GPU; }
+
+# The preset of ./essh: with the CUDA backend where there is a GPU for it, and in CI, where all of it has to compile.
+main_preset() {
+  if [ -n "$(cuda_compiler)" ] && { [ "${CI:-}" = true ] || has_gpu; }; then say cuda; else say release; fi
+}
+
+link_binary() { ln -sfn "build/$1/apps/essh/essh" essh; }

@@ -131,8 +131,15 @@ Rates measure_prefill(const Runner& runner, Capacity capacity, Stream& stream, c
   const Array<float> state(stream.device(), runner.state_size(stream, capacity), "the state of a sequence");
   Arena arena(stream.device());
   constexpr Index kLogitRows = 2048;
+  // A GPU that was idle takes a while to reach its clock, far longer than a short prompt.
+  constexpr double kWarmSeconds = 0.5, kTimedSeconds = 0.25;
   Rates rates;
-  for (int call = -bench.warmup; call < bench.runs; ++call) {
+  double warm = 0, timed = 0;
+  const auto is_warm = [&](int calls) { return calls >= bench.warmup && (bench.warmup == 0 || warm >= kWarmSeconds); };
+  const auto enough = [&] {
+    return std::ssize(rates.samples) >= bench.runs && (bench.runs == 1 || timed >= kTimedSeconds);
+  };
+  for (int call = 0; !enough(); ++call) {
     stream.wait();
     const auto start = Clock::now();
     launch(stream, Fill<float>{.x = dense(state.data(), 1, state.size()), .value = 0});
@@ -158,7 +165,12 @@ Rates measure_prefill(const Runner& runner, Capacity capacity, Stream& stream, c
     }
     stream.wait();
     const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
-    if (call >= 0) rates.samples.push_back(static_cast<double>(bench.tokens) / seconds);
+    if (is_warm(call)) {
+      timed += seconds;
+      rates.samples.push_back(static_cast<double>(bench.tokens) / seconds);
+    } else if (call > 0) {  // the first takes memory and tunes products
+      warm += seconds;
+    }
   }
   return rates;
 }
