@@ -63,21 +63,23 @@ template <class T>
 constexpr Index kColumns = kVectors* cpu::detail::kVectorBytes / static_cast<Index>(sizeof(T));
 constexpr Index kRows = cpu::detail::kTileRows;
 
-// c += packed a * packed b for one register tile, `rows` x `columns` of it inside c.
-template <class T>
+// c += packed a * packed b for one register tile, `rows` x `columns` of it inside c; Into::Set takes c as zero.
+template <cpu::Into into, class T>
 void add_tile(const T* a, const T* b, Index inner, T* c, Index stride, Index rows, Index columns) {
   const auto tile = [&](T* to, Index to_stride) {
-    cpu::detail::tile<T, kRows, kVectors, cpu::detail::kVectorBytes>({a, 1, kRows}, b, kColumns<T>, to, to_stride, 0,
-                                                                     inner);
+    cpu::detail::tile<T, kRows, kVectors, cpu::detail::kVectorBytes, into>({a, 1, kRows}, b, kColumns<T>, to, to_stride,
+                                                                           0, inner);
   };
   if (rows == kRows && columns == kColumns<T>) return tile(c, stride);
   T whole[kRows * kColumns<T>] = {};
-  for (Index r = 0; r < rows; ++r) std::copy_n(c + r * stride, columns, whole + r * kColumns<T>);
+  if constexpr (into == cpu::Into::Add) {
+    for (Index r = 0; r < rows; ++r) std::copy_n(c + r * stride, columns, whole + r * kColumns<T>);
+  }
   tile(whole, kColumns<T>);
   for (Index r = 0; r < rows; ++r) std::copy_n(whole + r * kColumns<T>, columns, c + r * stride);
 }
 
-template <class T>
+template <cpu::Into into, class T>
 void add_block(ThreadPool& pool, const T* a, const T* b, Index inner, Matrix<T> c) {
   const Index down = (c.rows + kTaskRows - 1) / kTaskRows, across = (c.cols + kTaskColumns - 1) / kTaskColumns;
   pool.each(down * across, [&](Index task, int) {
@@ -85,8 +87,8 @@ void add_block(ThreadPool& pool, const T* a, const T* b, Index inner, Matrix<T> 
     const Index bottom = std::min(top + kTaskRows, c.rows), right = std::min(left + kTaskColumns, c.cols);
     for (Index j = left; j < right; j += kColumns<T>) {
       for (Index i = top; i < bottom; i += kRows) {
-        add_tile(a + i * inner, b + j * inner, inner, c.row(i) + j, c.stride, std::min(kRows, bottom - i),
-                 std::min(kColumns<T>, right - j));
+        add_tile<into>(a + i * inner, b + j * inner, inner, c.row(i) + j, c.stride, std::min(kRows, bottom - i),
+                       std::min(kColumns<T>, right - j));
       }
     }
   });
@@ -116,7 +118,8 @@ void packed_product(cpu::Stream& stream, const Gemm<T>& op) {
   T* packed_a = scratch.take<T>(round_up(std::min(op.c.rows, kBlockSide), kRows) * kBlockInner);
   T* packed_b = scratch.take<T>(round_up(std::min(op.c.cols, kBlockSide), kColumns<T>) * kBlockInner);
   const auto a = left_operand(op), b = right_operand(op);
-  scale_rows(pool, op.c, op.beta);
+  const bool sets = op.beta == 0 && depth > 0;
+  if (!sets) scale_rows(pool, op.c, op.beta);
   for (Index k = 0; k < depth; k += kBlockInner) {
     const Index inner = std::min(kBlockInner, depth - k);
     for (Index j = 0; j < op.c.cols; j += kBlockSide) {
@@ -125,7 +128,11 @@ void packed_product(cpu::Stream& stream, const Gemm<T>& op) {
       for (Index i = 0; i < op.c.rows; i += kBlockSide) {
         const Index rows = std::min(kBlockSide, op.c.rows - i);
         pack<kRows>(pool, {a.data + i * a.row + k * a.col, a.row, a.col}, rows, inner, op.alpha, packed_a);
-        add_block(pool, packed_a, packed_b, inner, op.c.block(i, rows, j, columns));
+        const auto block = op.c.block(i, rows, j, columns);
+        if (sets && k == 0)
+          add_block<cpu::Into::Set>(pool, packed_a, packed_b, inner, block);
+        else
+          add_block<cpu::Into::Add>(pool, packed_a, packed_b, inner, block);
       }
     }
   }
