@@ -115,6 +115,7 @@ void run(Options o) {
     result["state_bytes"] = session.state_bytes();
     fmt::print("{}\n", to_text(result, 2));
   } else {
+    std::fflush(stdout);  // the text first
     log::info("{}: prompt {} tokens at {:.0f}/s, {} tokens at {:.1f}/s, state {}", session.tier().name, prompt.size(),
               prefill_rate, out.size(), decode_rate, format_bytes(static_cast<double>(session.state_bytes())));
   }
