@@ -6,7 +6,8 @@
 namespace essh {
 
 // Gates, value blend and scan as one, for passes that keep nothing for a gradient: all that lies between the
-// projections of a spectral mixer and its output.
+// projections of a spectral mixer and its output. The CUDA version shares the kernels of selective_scan_forward.cu and
+// stands there.
 template <class T>
 struct SelectiveMix {
   Index sequences, length, width;
