@@ -48,6 +48,27 @@ void print_profile(const std::vector<ProfiledScope::Line>& lines) {
   fmt::print("{:<52} {:>8} {:>10.3f}\n", "all", "", total);
 }
 
+Json peak_fields(Device device) {
+  Json by_purpose = Json::object();
+  for (const auto& use : peak_memory(device)) by_purpose[use.purpose] = use.bytes;
+  return {{"peak_bytes", peak_bytes(device)}, {"peak_memory", by_purpose}};
+}
+
+// What a hundredth of the memory or more was for.
+void print_peak(Device device) {
+  const auto most = peak_bytes(device);
+  std::vector<std::string> parts;
+  std::size_t small = 0;
+  for (const auto& use : peak_memory(device)) {
+    if (use.bytes * 100 >= most)
+      parts.push_back(fmt::format("{} {}", use.purpose, format_bytes(static_cast<double>(use.bytes))));
+    else
+      small += use.bytes;
+  }
+  if (small > 0) parts.push_back(fmt::format("other {}", format_bytes(static_cast<double>(small))));
+  fmt::print("  memory when it was most: {}\n", fmt::join(parts, ", "));
+}
+
 void bench_training(const Options& o) {
   OpenDevice device(o.device);
   const auto config = preset(o.model);
@@ -62,8 +83,8 @@ void bench_training(const Options& o) {
                    {"mixed", o.training.mixed},
                    {"flops_per_token", result.flops_per_token},
                    {"state_bytes", result.state_bytes},
-                   {"activation_bytes", result.activation_bytes},
-                   {"peak_bytes", peak_bytes(device.stream.device())}});
+                   {"activation_bytes", result.activation_bytes}});
+    object.update(peak_fields(device.stream.device()));
     fmt::print("{}\n", to_text(object, 2));
   } else {
     fmt::print(
@@ -75,6 +96,7 @@ void bench_training(const Options& o) {
         format_bytes(static_cast<double>(result.state_bytes)),
         format_bytes(static_cast<double>(result.activation_bytes)),
         format_bytes(static_cast<double>(peak_bytes(device.stream.device()))), result.loss);
+    print_peak(device.stream.device());
   }
   if (o.training.profile) print_profile(result.profile);
 }
@@ -96,8 +118,8 @@ void bench_prefill(Options o) {
                      {"n_prompt", length},
                      {"n_gen", 0},
                      {"n_depth", 0},
-                     {"logits", o.last_logit ? "last" : "all"},
-                     {"peak_bytes", peak_bytes(device.stream.device())}});
+                     {"logits", o.last_logit ? "last" : "all"}});
+      object.update(peak_fields(device.stream.device()));
       list.push_back(object);
     } else {
       fmt::print("{} {} on {}: prefill of {} tokens, {} logits: {} +- {} tok/s, {} of memory at most\n", o.model,
@@ -107,7 +129,10 @@ void bench_prefill(Options o) {
       std::fflush(stdout);
     }
   }
-  if (o.json) fmt::print("{}\n", to_text(list, 2));
+  if (o.json)
+    fmt::print("{}\n", to_text(list, 2));
+  else
+    print_peak(device.stream.device());
   if (!o.profile) return;
   o.prefill.warmup = 0;
   o.prefill.runs = 1;

@@ -10,13 +10,30 @@
 
 #include "essh/base/error.h"
 #include "essh/device/cuda/check.h"
+#include "essh/device/cuda/library.h"
 #include "essh/device/cuda/stream.h"
 
 namespace essh::comm {
 namespace {
 
+struct Nccl {
+  cuda::Library library{{ESSH_NCCL, ESSH_NCCL_FOLDER "/" ESSH_NCCL}, "gradients from GPU to GPU"};
+  decltype(&ncclGetErrorString) error_string = library.find("ncclGetErrorString");
+  decltype(&ncclGetUniqueId) unique_id = library.find("ncclGetUniqueId");
+  decltype(&ncclCommInitRank) start = library.find("ncclCommInitRank");
+  decltype(&ncclCommAbort) abort = library.find("ncclCommAbort");
+  decltype(&ncclGroupStart) group_start = library.find("ncclGroupStart");
+  decltype(&ncclGroupEnd) group_end = library.find("ncclGroupEnd");
+  decltype(&ncclReduce) reduce = library.find("ncclReduce");
+  decltype(&ncclBroadcast) broadcast = library.find("ncclBroadcast");
+};
+const Nccl& nccl() {
+  static const Nccl loaded;
+  return loaded;
+}
+
 void check_nccl(ncclResult_t status, const char* what) {
-  if (status != ncclSuccess) fail(ErrorKind::Device, "{}: NCCL: {}", what, ncclGetErrorString(status));
+  if (status != ncclSuccess) fail(ErrorKind::Device, "{}: NCCL: {}", what, nccl().error_string(status));
 }
 
 class Event {
@@ -57,13 +74,13 @@ class NcclGroup final : public DeviceGroup {
   NcclGroup(Group& group, cuda::Stream& kernels)
       : rank_(group.rank()), size_(group.size()), kernels_(kernels.handle()) {
     ncclUniqueId id{};
-    if (rank_ == 0) check_nccl(ncclGetUniqueId(&id), "starting NCCL");
+    if (rank_ == 0) check_nccl(nccl().unique_id(&id), "starting NCCL");
     group.broadcast(std::as_writable_bytes(std::span(&id, 1)), 0);
-    check_nccl(ncclCommInitRank(&communicator_, size_, id, rank_), "starting NCCL");
+    check_nccl(nccl().start(&communicator_, size_, id, rank_), "starting NCCL");
     cuda::check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "cudaStreamCreate");
   }
   ~NcclGroup() override {
-    ncclCommAbort(communicator_);
+    nccl().abort(communicator_);
     cudaStreamDestroy(stream_);
   }
 
@@ -72,7 +89,7 @@ class NcclGroup final : public DeviceGroup {
     return start(
         "reduce_scatter_sum", bounds,
         [&](float* part, std::size_t count, int root) {
-          return ncclReduce(part, part, count, ncclFloat, ncclSum, root, communicator_, stream_);
+          return nccl().reduce(part, part, count, ncclFloat, ncclSum, root, communicator_, stream_);
         },
         data);
   }
@@ -80,7 +97,7 @@ class NcclGroup final : public DeviceGroup {
     return start(
         "all_gather", bounds,
         [&](float* part, std::size_t count, int root) {
-          return ncclBroadcast(part, part, count, ncclFloat, root, communicator_, stream_);
+          return nccl().broadcast(part, part, count, ncclFloat, root, communicator_, stream_);
         },
         data);
   }
@@ -89,12 +106,12 @@ class NcclGroup final : public DeviceGroup {
   template <class Call>
   Request start(const char* what, Bounds bounds, const Call& call, Vector<float> data) {
     ready_.order(kernels_, stream_);
-    check_nccl(ncclGroupStart(), what);
+    check_nccl(nccl().group_start(), what);
     for (int r = 0; r < size_; ++r) {
       const auto begin = bounds[static_cast<std::size_t>(r)], end = bounds[static_cast<std::size_t>(r) + 1];
       if (begin < end) check_nccl(call(data.data + begin, end - begin, r), what);
     }
-    check_nccl(ncclGroupEnd(), what);
+    check_nccl(nccl().group_end(), what);
     return Request(std::make_unique<NcclWork>(stream_, kernels_));
   }
 
@@ -127,6 +144,18 @@ bool shares_gpu(Group& group) {
   return false;
 }
 
+// Whether every rank can load the library: one that cannot would leave the others waiting.
+bool everywhere(Group& group) {
+  std::int64_t missing = 0;
+  try {
+    nccl();
+  } catch (const Error& error) {
+    log::warn("{}; until then gradients go through host memory", error.what());
+    missing = 1;
+  }
+  return group.all_reduce_sum(missing) == 0;
+}
+
 }  // namespace
 
 std::unique_ptr<DeviceGroup> make_nccl_group(Group& group, Stream& stream) {
@@ -136,6 +165,7 @@ std::unique_ptr<DeviceGroup> make_nccl_group(Group& group, Stream& stream) {
     log::warn("ranks share a GPU: gradients go through host memory");
     return nullptr;
   }
+  if (!everywhere(group)) return nullptr;
   return std::make_unique<NcclGroup>(group, *gpu);
 }
 

@@ -1,9 +1,10 @@
 #include "essh/device/memory.h"
 
 #include <algorithm>
-#include <atomic>
 #include <cstdlib>
-#include <new>
+#include <map>
+#include <mutex>
+#include <string_view>
 
 #include "essh/base/units.h"
 #if ESSH_WITH_CUDA
@@ -17,19 +18,46 @@ constexpr std::size_t kAlignment = 256;
 constexpr std::size_t kArenaBlock = std::size_t{32} << 20;
 constexpr std::size_t kCudaArenaBlock = std::size_t{256} << 20;
 
-struct Held {
-  std::atomic<std::size_t> now = 0, most = 0;
-
-  void add(std::size_t bytes) {
-    const std::size_t held = now += bytes;
-    std::size_t known = most;
-    while (held > known && !most.compare_exchange_weak(known, held)) {
+// What the buffers of one device hold, by purpose, now and when it was most.
+class Ledger {
+ public:
+  void add(const char* purpose, std::size_t bytes) {
+    const std::lock_guard lock(mutex_);
+    now_[purpose] += bytes;
+    total_ += bytes;
+    if (total_ > most_) {
+      most_ = total_;
+      at_most_ = now_;
     }
   }
+  void remove(const char* purpose, std::size_t bytes) noexcept {
+    const std::lock_guard lock(mutex_);
+    now_[purpose] -= bytes;
+    total_ -= bytes;
+  }
+  std::size_t most() const {
+    const std::lock_guard lock(mutex_);
+    return most_;
+  }
+  std::vector<MemoryUse> at_most() const {
+    const std::lock_guard lock(mutex_);
+    std::vector<MemoryUse> uses;
+    for (const auto& [purpose, bytes] : at_most_) {
+      if (bytes > 0) uses.push_back({std::string(purpose), bytes});
+    }
+    std::stable_sort(uses.begin(), uses.end(), [](const auto& a, const auto& b) { return a.bytes > b.bytes; });
+    return uses;
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  std::map<std::string_view, std::size_t> now_, at_most_;
+  std::size_t total_ = 0, most_ = 0;
 };
-Held& held_on(Device device) {
-  static Held cpu, cuda;
-  return device == Device::Cuda ? cuda : cpu;
+// Never destroyed: static buffers may be given back after it would be.
+Ledger& ledger_of(Device device) {
+  static Ledger* const ledgers = new Ledger[2];
+  return ledgers[device == Device::Cuda ? 1 : 0];
 }
 
 std::size_t round_up(std::size_t bytes) {
@@ -38,15 +66,20 @@ std::size_t round_up(std::size_t bytes) {
 }  // namespace
 
 std::size_t peak_bytes(Device device) {
-  return held_on(device).most;
+  return ledger_of(device).most();
 }
 
-Buffer::Buffer(Device device, std::size_t bytes, const char* purpose) : device_(device), bytes_(bytes) {
+std::vector<MemoryUse> peak_memory(Device device) {
+  return ledger_of(device).at_most();
+}
+
+Buffer::Buffer(Device device, std::size_t bytes, const char* purpose)
+    : device_(device), bytes_(bytes), purpose_(purpose) {
   if (bytes == 0) return;
   if (device == Device::Cuda) {
 #if ESSH_WITH_CUDA
     data_ = cuda::allocate(round_up(bytes), purpose);
-    held_on(device).add(bytes);
+    ledger_of(device).add(purpose, bytes);
     return;
 #else
     fail(ErrorKind::Unsupported, "{}: this build has no CUDA memory", purpose);
@@ -57,11 +90,12 @@ Buffer::Buffer(Device device, std::size_t bytes, const char* purpose) : device_(
     fail(ErrorKind::OutOfMemory, "cannot allocate {} for {}; use a smaller batch, context or capacity",
          format_bytes(static_cast<double>(bytes)), purpose);
   }
-  held_on(device).add(bytes);
+  ledger_of(device).add(purpose, bytes);
 }
 
 Buffer::~Buffer() {
-  held_on(device_).now -= bytes_;
+  if (data_ == nullptr) return;
+  ledger_of(device_).remove(purpose_, bytes_);
 #if ESSH_WITH_CUDA
   if (device_ == Device::Cuda) {
     cuda::release(data_);
@@ -79,7 +113,7 @@ void* Arena::allocate(std::size_t bytes) {
   }
   if (at_.block == blocks_.size()) {
     blocks_.push_back(
-        {Buffer(device_, std::max(bytes, device_ == Device::Cuda ? kCudaArenaBlock : kArenaBlock), "activations"), 0});
+        {Buffer(device_, std::max(bytes, device_ == Device::Cuda ? kCudaArenaBlock : kArenaBlock), purpose_), 0});
     at_.used = 0;
   }
   void* place = blocks_[at_.block].memory.as<std::byte>() + at_.used;

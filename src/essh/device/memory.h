@@ -12,19 +12,30 @@ enum class Device { Cpu, Cuda };
 
 // The most bytes that buffers of this process have held on a device at one time.
 std::size_t peak_bytes(Device device);
+// What they held then, the largest first.
+struct MemoryUse {
+  std::string purpose;
+  std::size_t bytes = 0;
+};
+std::vector<MemoryUse> peak_memory(Device device);
 
-// Bytes owned on one device, aligned to 256. `purpose` appears in the message when they cannot be had.
+// Bytes owned on one device, aligned to 256. `purpose`, a literal, appears in the message when they cannot be had and
+// in peak_memory().
 class Buffer {
  public:
   Buffer() = default;
   Buffer(Device device, std::size_t bytes, const char* purpose);
   ~Buffer();
   Buffer(Buffer&& other) noexcept
-      : device_(other.device_), data_(std::exchange(other.data_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
+      : device_(other.device_),
+        data_(std::exchange(other.data_, nullptr)),
+        bytes_(std::exchange(other.bytes_, 0)),
+        purpose_(other.purpose_) {}
   Buffer& operator=(Buffer&& other) noexcept {
     std::swap(device_, other.device_);
     std::swap(data_, other.data_);
     std::swap(bytes_, other.bytes_);
+    std::swap(purpose_, other.purpose_);
     return *this;
   }
   Buffer(const Buffer&) = delete;
@@ -41,6 +52,7 @@ class Buffer {
   Device device_ = Device::Cpu;
   void* data_ = nullptr;
   std::size_t bytes_ = 0;
+  const char* purpose_ = "";
 };
 
 // `size` elements owned on one device, uninitialised.
@@ -66,7 +78,7 @@ class Array {
 // blocks and keeps them, so that after the first pass nothing is allocated.
 class Arena {
  public:
-  explicit Arena(Device device) : device_(device) {}
+  explicit Arena(Device device, const char* purpose = "activations") : device_(device), purpose_(purpose) {}
   Arena(const Arena&) = delete;
   Arena& operator=(const Arena&) = delete;
 
@@ -96,6 +108,7 @@ class Arena {
   void* allocate(std::size_t bytes);
 
   Device device_;
+  const char* purpose_;
   struct Block {
     Buffer memory;
     std::size_t touched = 0;

@@ -52,7 +52,7 @@ struct Stream::Staging {
   std::size_t next = 0;
 };
 
-Stream::Stream(int device) : device_(device), scratch_(Device::Cuda) {
+Stream::Stream(int device) : device_(device), scratch_(Device::Cuda, "kernels at work") {
   check(cudaSetDevice(device), "cudaSetDevice");
   check(cudaStreamCreateWithFlags(&handle_, cudaStreamNonBlocking), "cudaStreamCreate");
   cudaDeviceProp properties{};

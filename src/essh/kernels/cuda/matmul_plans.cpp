@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "essh/device/cuda/check.h"
+#include "essh/device/cuda/library.h"
 #include "essh/device/cuda/profile.h"
 
 namespace essh::cuda {
@@ -14,10 +15,32 @@ namespace {
 
 constexpr std::size_t kWorkspace = std::size_t{64} << 20;
 constexpr int kCandidates = 8;
+constexpr const char* kTrials = "trials of matrix products";
+
+struct Blas {
+  Library library{{ESSH_CUBLASLT, ESSH_CUDA_LIBRARIES "/" ESSH_CUBLASLT}, "--device cuda"};
+  decltype(&cublasLtCreate) create = library.find("cublasLtCreate");
+  decltype(&cublasLtDestroy) destroy = library.find("cublasLtDestroy");
+  decltype(&cublasLtGetStatusString) status_string = library.find("cublasLtGetStatusString");
+  decltype(&cublasLtMatmul) matmul = library.find("cublasLtMatmul");
+  decltype(&cublasLtMatmulAlgoCheck) algorithm_check = library.find("cublasLtMatmulAlgoCheck");
+  decltype(&cublasLtMatmulAlgoGetHeuristic) algorithm_heuristic = library.find("cublasLtMatmulAlgoGetHeuristic");
+  decltype(&cublasLtMatmulDescCreate) operation_create = library.find("cublasLtMatmulDescCreate");
+  decltype(&cublasLtMatmulDescDestroy) operation_destroy = library.find("cublasLtMatmulDescDestroy");
+  decltype(&cublasLtMatmulDescSetAttribute) operation_set = library.find("cublasLtMatmulDescSetAttribute");
+  decltype(&cublasLtMatmulPreferenceCreate) preference_create = library.find("cublasLtMatmulPreferenceCreate");
+  decltype(&cublasLtMatmulPreferenceDestroy) preference_destroy = library.find("cublasLtMatmulPreferenceDestroy");
+  decltype(&cublasLtMatmulPreferenceSetAttribute) preference_set = library.find("cublasLtMatmulPreferenceSetAttribute");
+  decltype(&cublasLtMatrixLayoutCreate) layout_create = library.find("cublasLtMatrixLayoutCreate");
+  decltype(&cublasLtMatrixLayoutDestroy) layout_destroy = library.find("cublasLtMatrixLayoutDestroy");
+};
+const Blas& blas() {
+  static const Blas loaded;
+  return loaded;
+}
 
 void check_blas(cublasStatus_t status, const char* what) {
-  if (status != CUBLAS_STATUS_SUCCESS)
-    fail(ErrorKind::Device, "cuBLASLt, {}: {}", what, cublasLtGetStatusString(status));
+  if (status != CUBLAS_STATUS_SUCCESS) fail(ErrorKind::Device, "cuBLASLt, {}: {}", what, blas().status_string(status));
 }
 
 cudaDataType data_type(MatmulType type) {
@@ -82,12 +105,12 @@ float milliseconds(Stream& stream, const Body& body) {
 
 }  // namespace
 
-struct MatmulPlans::Library {
+struct MatmulPlans::Context {
   cublasLtHandle_t handle = nullptr;
   Buffer workspace{Device::Cuda, kWorkspace, "workspace of the matrix products"};
 
-  Library() { check_blas(cublasLtCreate(&handle), "create"); }
-  ~Library() { cublasLtDestroy(handle); }
+  Context() { check_blas(blas().create(&handle), "create"); }
+  ~Context() { blas().destroy(handle); }
 };
 
 struct MatmulPlans::Plan {
@@ -96,16 +119,16 @@ struct MatmulPlans::Plan {
   cublasLtMatmulAlgo_t algorithm{};
 
   explicit Plan(const Matmul& p) {
-    check_blas(cublasLtMatmulDescCreate(&operation, CUBLAS_COMPUTE_32F, CUDA_R_32F), "operation");
+    check_blas(blas().operation_create(&operation, CUBLAS_COMPUTE_32F, CUDA_R_32F), "operation");
     const auto turn = [&](cublasLtMatmulDescAttributes_t attribute, bool turned) {
       const cublasOperation_t value = turned ? CUBLAS_OP_T : CUBLAS_OP_N;
-      check_blas(cublasLtMatmulDescSetAttribute(operation, attribute, &value, sizeof(value)), "transpose");
+      check_blas(blas().operation_set(operation, attribute, &value, sizeof(value)), "transpose");
     };
     turn(CUBLASLT_MATMUL_DESC_TRANSA, p.left.turned);
     turn(CUBLASLT_MATMUL_DESC_TRANSB, p.right.turned);
     const auto layout = [](cublasLtMatrixLayout_t& to, MatmulType type, Index rows, Index columns, Index stride) {
-      check_blas(cublasLtMatrixLayoutCreate(&to, data_type(type), static_cast<std::uint64_t>(rows),
-                                            static_cast<std::uint64_t>(columns), stride),
+      check_blas(blas().layout_create(&to, data_type(type), static_cast<std::uint64_t>(rows),
+                                      static_cast<std::uint64_t>(columns), stride),
                  "layout");
     };
     const auto operand = [&](cublasLtMatrixLayout_t& to, const Matmul::Operand& o, Index rows, Index columns) {
@@ -117,27 +140,27 @@ struct MatmulPlans::Plan {
     layout(result, p.output, p.rows, p.columns, p.result_stride);
   }
   ~Plan() {
-    for (auto one : {left, right, addend, result}) cublasLtMatrixLayoutDestroy(one);
-    cublasLtMatmulDescDestroy(operation);
+    for (auto one : {left, right, addend, result}) blas().layout_destroy(one);
+    blas().operation_destroy(operation);
   }
   Plan(const Plan&) = delete;
   Plan& operator=(const Plan&) = delete;
 
-  cublasStatus_t run(const Library& library, Stream& stream, const Matmul& p, const cublasLtMatmulAlgo_t& with,
+  cublasStatus_t run(const Context& context, Stream& stream, const Matmul& p, const cublasLtMatmulAlgo_t& with,
                      const void* from, cublasLtMatrixLayout_t from_layout, void* to,
                      cublasLtMatrixLayout_t to_layout) const {
-    return cublasLtMatmul(library.handle, operation, &p.alpha, p.left.data, left, p.right.data, right, &p.beta, from,
-                          from_layout, to, to_layout, &with, library.workspace.as<void>(), kWorkspace, stream.handle());
+    return blas().matmul(context.handle, operation, &p.alpha, p.left.data, left, p.right.data, right, &p.beta, from,
+                         from_layout, to, to_layout, &with, context.workspace.as<void>(), kWorkspace, stream.handle());
   }
 };
 
-MatmulPlans::MatmulPlans(Stream& stream) : stream_(stream), library_(std::make_unique<Library>()) {}
+MatmulPlans::MatmulPlans(Stream& stream) : stream_(stream), context_(std::make_unique<Context>()) {}
 MatmulPlans::~MatmulPlans() = default;
 
 void MatmulPlans::multiply(const Matmul& p) {
   const auto& found = plan(p);
   const ProfileScope timed(stream_, stream_.profile() ? shape_name(p).c_str() : "");
-  check_blas(found.run(*library_, stream_, p, found.algorithm, p.addend, found.addend, p.result, found.result),
+  check_blas(found.run(*context_, stream_, p, found.algorithm, p.addend, found.addend, p.result, found.result),
              "product");
 }
 
@@ -169,16 +192,16 @@ void MatmulPlans::choose(const Matmul& p, Plan& plan) {
   auto& choices = stream_.choices();
   if (const auto known = choices.find(name); known != choices.end() && parse(known->second, plan.algorithm)) {
     cublasLtMatmulHeuristicResult_t facts{};
-    if (cublasLtMatmulAlgoCheck(library_->handle, plan.operation, plan.left, plan.right, plan.addend, plan.result,
-                                &plan.algorithm, &facts) == CUBLAS_STATUS_SUCCESS &&
+    if (blas().algorithm_check(context_->handle, plan.operation, plan.left, plan.right, plan.addend, plan.result,
+                               &plan.algorithm, &facts) == CUBLAS_STATUS_SUCCESS &&
         facts.workspaceSize <= kWorkspace)
       return;
   }
 
   cublasLtMatmulPreference_t preference = nullptr;
-  check_blas(cublasLtMatmulPreferenceCreate(&preference), "preference");
+  check_blas(blas().preference_create(&preference), "preference");
   const auto prefer = [&](cublasLtMatmulPreferenceAttributes_t attribute, auto value) {
-    check_blas(cublasLtMatmulPreferenceSetAttribute(preference, attribute, &value, sizeof(value)), "preference");
+    check_blas(blas().preference_set(preference, attribute, &value, sizeof(value)), "preference");
   };
   prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, kWorkspace);
   for (const auto attribute : {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
@@ -186,10 +209,9 @@ void MatmulPlans::choose(const Matmul& p, Plan& plan) {
     prefer(attribute, align);
   cublasLtMatmulHeuristicResult_t candidates[kCandidates] = {};
   int count = 0;
-  const auto status =
-      cublasLtMatmulAlgoGetHeuristic(library_->handle, plan.operation, plan.left, plan.right, plan.addend, plan.result,
-                                     preference, kCandidates, candidates, &count);
-  cublasLtMatmulPreferenceDestroy(preference);
+  const auto status = blas().algorithm_heuristic(context_->handle, plan.operation, plan.left, plan.right, plan.addend,
+                                                 plan.result, preference, kCandidates, candidates, &count);
+  blas().preference_destroy(preference);
   check_blas(status, "choice of an algorithm");
   if (count == 0) fail(ErrorKind::Unsupported, "cuBLASLt has no algorithm for {}", name);
   plan.algorithm = candidates[0].algo;
@@ -197,17 +219,17 @@ void MatmulPlans::choose(const Matmul& p, Plan& plan) {
   check(cudaStreamIsCapturing(stream_.handle(), &capturing), "cudaStreamIsCapturing");
   if (capturing != cudaStreamCaptureStatusNone) return;
 
-  // Trials write beside the result, which may be an addend too.
-  Scratch scratch(stream_);
+  // Trials write beside the result, which may be an addend too, into memory that is given back after them.
   const Index elements = p.rows * p.columns;
-  const auto bytes = static_cast<Index>(element_size(p.output)) * elements;
-  auto *first = scratch.take<std::byte>(bytes), *other = scratch.take<std::byte>(bytes);
+  const auto bytes = element_size(p.output) * static_cast<std::size_t>(elements);
+  const Buffer first_result(Device::Cuda, bytes, kTrials), other_result(Device::Cuda, bytes, kTrials);
+  void *const first = first_result.as<void>(), *const other = other_result.as<void>();
   cublasLtMatrixLayout_t packed = nullptr;
-  check_blas(cublasLtMatrixLayoutCreate(&packed, data_type(p.output), static_cast<std::uint64_t>(p.rows),
-                                        static_cast<std::uint64_t>(p.columns), p.rows),
+  check_blas(blas().layout_create(&packed, data_type(p.output), static_cast<std::uint64_t>(p.rows),
+                                  static_cast<std::uint64_t>(p.columns), p.rows),
              "layout");
   const auto attempt = [&](const cublasLtMatmulAlgo_t& algorithm, void* to) {
-    return plan.run(*library_, stream_, p, algorithm, p.addend, plan.addend, to, packed);
+    return plan.run(*context_, stream_, p, algorithm, p.addend, plan.addend, to, packed);
   };
   float best = INFINITY;
   for (int i = 0; i < count; ++i) {
@@ -226,7 +248,7 @@ void MatmulPlans::choose(const Matmul& p, Plan& plan) {
       plan.algorithm = candidates[i].algo;
     }
   }
-  cublasLtMatrixLayoutDestroy(packed);
+  blas().layout_destroy(packed);
   choices[name] = hexadecimal(plan.algorithm);
 }
 

@@ -39,7 +39,7 @@ class MatmulPlans {
   void multiply(const Matmul& product);
 
  private:
-  struct Library;
+  struct Context;
   struct Plan;
   // Shape and strides.
   using Key = std::array<Index, 12>;
@@ -48,7 +48,7 @@ class MatmulPlans {
   void choose(const Matmul& product, Plan& plan);
 
   Stream& stream_;
-  std::unique_ptr<Library> library_;
+  std::unique_ptr<Context> context_;
   std::map<Key, std::unique_ptr<Plan>> plans_;
 };
 
