@@ -33,16 +33,19 @@ function(essh_library name)
   endif()
 endfunction()
 
-# essh_test(FOLDER [LINK targets...]): tests/FOLDER/*_test.cpp as one program and one CTest entry, kernels_cuda_test for
-# kernels/cuda.
+# essh_test(FOLDER [HEAVY] [LINK targets...]): tests/FOLDER/*_test.cpp as one program and one CTest entry, kernels_cuda_test for
+# kernels/cuda. Only HEAVY ones compute much themselves; the others leave that to the libraries, and compile in two thirds of the time.
 function(essh_test folder)
-  cmake_parse_arguments(ARG "" "" "LINK" ${ARGN})
+  cmake_parse_arguments(ARG "HEAVY" "" "LINK" ${ARGN})
   string(REPLACE "/" "_" name ${folder})
   file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/${folder}/*_test.cpp)
   if(sources)
     add_executable(${name}_test ${sources})
     target_include_directories(${name}_test PRIVATE ${PROJECT_SOURCE_DIR})
     target_link_libraries(${name}_test PRIVATE ${ARG_LINK} GTest::gtest_main)
+    if(NOT ARG_HEAVY AND NOT CMAKE_BUILD_TYPE STREQUAL Debug)
+      target_compile_options(${name}_test PRIVATE $<IF:$<BOOL:${ESSH_SANITIZE}>,-O0,-O1>)
+    endif()
     add_test(NAME ${name} COMMAND ${name}_test)
     add_dependencies(essh_tests ${name}_test)
   endif()

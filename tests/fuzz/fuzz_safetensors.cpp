@@ -1,3 +1,5 @@
+#include <fmt/format.h>
+
 #include "essh/store/safetensors.h"
 #include "tests/fuzz/fuzz_main.h"
 #include "tests/fuzz/mutate.h"

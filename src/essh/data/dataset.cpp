@@ -4,6 +4,7 @@
 #include <charconv>
 #include <optional>
 
+#include "essh/base/error.h"
 #include "essh/base/sha256.h"
 #include "essh/data/dataset_manifest.h"
 

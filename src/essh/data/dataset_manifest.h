@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "essh/base/json.h"
+#include "essh/base/json_fwd.h"
 #include "essh/data/shard.h"
 
 namespace essh {

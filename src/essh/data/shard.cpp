@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "essh/base/error.h"
 #include "essh/data/xxhash64.h"
 
 namespace essh {

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "essh/base/file.h"
-#include "essh/config/fields.h"
+#include "essh/config/field.h"
 
 namespace essh {
 

@@ -4,6 +4,8 @@
 #include <charconv>
 #include <cstring>
 
+#include "essh/base/error.h"
+
 namespace essh {
 namespace fs = std::filesystem;
 namespace {

@@ -4,6 +4,7 @@
 
 #include <array>
 
+#include "essh/base/json.h"
 #include "essh/data/unicode_classes.h"
 #include "essh/data/utf8.h"
 

@@ -1,5 +1,5 @@
 #pragma once
-#include "essh/base/json.h"
+#include "essh/base/json_fwd.h"
 #include "essh/data/tokenizer.h"
 
 namespace essh {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "essh/base/error.h"
 #include "essh/data/document_reader.h"
 
 namespace essh {
