@@ -1,7 +1,7 @@
 #include "essh/base/json.h"
 #include "essh/model/capacity.h"
 #include "essh/model/config.h"
-#include "tests/fuzz/fuzz_main.h"
+#include "tests/fuzz/driver.h"
 #include "tests/fuzz/mutate.h"
 
 namespace essh {

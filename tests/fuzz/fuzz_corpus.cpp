@@ -7,7 +7,7 @@
 
 #include "essh/data/document_reader.h"
 #include "essh/data/json_field_scanner.h"
-#include "tests/fuzz/fuzz_main.h"
+#include "tests/fuzz/driver.h"
 #include "tests/fuzz/mutate.h"
 #include "tests/fuzz/scratch_folder.h"
 

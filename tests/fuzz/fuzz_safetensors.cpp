@@ -1,7 +1,7 @@
 #include <fmt/format.h>
 
 #include "essh/store/safetensors.h"
-#include "tests/fuzz/fuzz_main.h"
+#include "tests/fuzz/driver.h"
 #include "tests/fuzz/mutate.h"
 
 namespace essh {

@@ -7,7 +7,7 @@
 #include "essh/base/log.h"
 #include "essh/data/dataset.h"
 #include "essh/data/prepare.h"
-#include "tests/fuzz/fuzz_main.h"
+#include "tests/fuzz/driver.h"
 #include "tests/fuzz/mutate.h"
 #include "tests/fuzz/scratch_folder.h"
 

@@ -4,7 +4,7 @@
 #include "essh/data/bpe_trainer.h"
 #include "essh/data/tokenizer_json.h"
 #include "essh/data/tokenizer_ranks.h"
-#include "tests/fuzz/fuzz_main.h"
+#include "tests/fuzz/driver.h"
 #include "tests/fuzz/mutate.h"
 
 namespace essh {

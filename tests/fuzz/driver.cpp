@@ -1,4 +1,4 @@
-#include "tests/fuzz/fuzz_main.h"
+#include "tests/fuzz/driver.h"
 
 #include <sys/resource.h>
 #include <time.h>
