@@ -34,7 +34,7 @@ function(essh_library name)
 endfunction()
 
 # essh_test(FOLDER [HEAVY] [LINK targets...]): tests/FOLDER/*_test.cpp as one program and one CTest entry, kernels_cuda_test for
-# kernels/cuda. Only HEAVY ones compute much themselves; the others leave that to the libraries, and compile in two thirds of the time.
+# kernels/cuda. Only HEAVY ones compute much themselves; the others leave that to the libraries, and are compiled with less optimisation, which takes less time.
 function(essh_test folder)
   cmake_parse_arguments(ARG "HEAVY" "" "LINK" ${ARGN})
   string(REPLACE "/" "_" name ${folder})
