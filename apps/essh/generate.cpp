@@ -63,10 +63,12 @@ double seconds_since(Clock::time_point start) {
 
 void run(Options o) {
   o.model = model_of_run(o.model).string();
-  const auto runner = Runner::open(o.model, o.device.chosen_precision());
+  auto runner = Runner::open(o.model, o.device.chosen_precision());
+  const auto tier = find_tier(runner.config(), o.tier);
+  if (tier.capacity != full_capacity(runner.config())) runner = runner.at(tier.capacity);
   const auto tokenizer = find_tokenizer(o);
   OpenDevice device(o.device);
-  Session session(runner, find_tier(runner.config(), o.tier), device.stream);
+  Session session(runner, tier, device.stream);
   if (!o.state_in.empty()) session.restore(o.state_in);
   const auto prompt = prompt_tokens(o, runner, tokenizer.get());
 

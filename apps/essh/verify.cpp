@@ -2,6 +2,7 @@
 
 #include <memory>
 
+#include "apps/essh/device_options.h"
 #include "apps/essh/verbs.h"
 #include "essh/base/error.h"
 #include "essh/base/json.h"
@@ -14,15 +15,17 @@ struct Options {
   std::vector<std::string> models;
   std::string parent;
   bool json = false;
+  DeviceOptions device{.device = "cpu"};
 };
 
 void run(const Options& o) {
-  auto stream = cpu_stream();
+  OpenDevice device(o.device);
   Json list = Json::array();
   std::size_t bad = 0;
   for (const auto& model : o.models) {
     const auto result = verify_model(
-        model, o.parent.empty() ? std::nullopt : std::optional<std::filesystem::path>(model_of_run(o.parent)), stream);
+        model, o.parent.empty() ? std::nullopt : std::optional<std::filesystem::path>(model_of_run(o.parent)),
+        device.stream, o.device.chosen_precision());
     bad += !result.good();
     Json checks = Json::array();
     for (const auto& check : result.checks) {
@@ -43,7 +46,11 @@ void add_verify(CLI::App& app) {
   verb->add_option("MODEL", o->models, "model folders")->required();
   verb->add_option("--parent", o->parent, "the family or the run they were exported from");
   verb->add_flag("--json", o->json, "print JSON");
-  verb->footer("Example: essh verify exports/T4 --parent models/tiny");
+  o->device.add_to(*verb);
+  verb->get_option("--device")->capture_default_str();
+  verb->footer(
+      "Example: essh verify exports/T4 --parent models/tiny\n"
+      "         essh verify exports/* --parent models/tiny --device cuda");
   verb->callback([o] { run(*o); });
 }
 

@@ -2,10 +2,12 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <fstream>
 
+#include "essh/model/cost.h"
 #include "essh/model/initialise.h"
 #include "tests/model/small_model.h"
 
@@ -133,6 +135,21 @@ TEST_F(SessionTest, WrongOrDamagedStatesAreRefused) {
   fs::resize_file(path, fs::file_size(path) - 1);
   EXPECT_NE(message(session), "accepted");
   EXPECT_EQ(session.position(), 10) << "a refused file must not touch the session";
+}
+
+TEST_F(SessionTest, OneCapacityAloneComputesWhatTheFamilyDoes) {
+  const auto tier = find_tier(runner.config(), "T4");
+  const auto slice = runner.at(tier.capacity);
+  EXPECT_EQ(full_capacity(slice.config()), tier.capacity);
+  EXPECT_EQ(slice.parameters().layout().parameters(), cost_of(runner.config(), tier.capacity).parameters);
+  Session family(runner, tier, stream), alone(slice, tier, stream);
+  const auto tokens = random_tokens(90, runner.config().vocab_size, 2);
+  for (auto* session : {&family, &alone}) {
+    session->feed(std::span(tokens).first(80));
+    for (std::size_t i = 80; i < tokens.size(); ++i) session->feed({&tokens[i], 1});
+  }
+  EXPECT_TRUE(std::ranges::equal(family.logits(), alone.logits()));
+  EXPECT_EQ(family.state(), alone.state());
 }
 
 TEST_F(SessionTest, TokensOutsideTheVocabularyAreRefused) {

@@ -11,19 +11,6 @@
 namespace essh {
 namespace {
 
-TEST(SliceModel, ComputesWhatTheFamilyComputesAtThatCapacity) {
-  auto stream = cpu_stream(1);
-  const auto family = small_runner();
-  const auto tier = find_tier(family.config(), "2x3");
-  const Runner slice(slice_model(family, tier.capacity), "slice");
-  EXPECT_EQ(slice.parameters().layout().parameters(), cost_of(family.config(), tier.capacity).parameters);
-  const auto tokens = random_tokens(30, family.config().vocab_size, 2);
-  Session whole(family, tier, stream), alone(slice, find_tier(slice.config(), "full"), stream);
-  whole.feed(tokens);
-  alone.feed(tokens);
-  EXPECT_TRUE(std::ranges::equal(whole.logits(), alone.logits()));
-}
-
 TEST(MeasureLatency, CountsMemoryAndOrdersItsQuantiles) {
   auto config = preset("tiny");
   LoadedModel model{config, Parameters<float>(config)};

@@ -1,20 +1,28 @@
 #include "essh/decode/runner.h"
 
+#include <algorithm>
+
 namespace essh {
 namespace fs = std::filesystem;
-
-Precision parse_precision(std::string_view name) {
-  if (name == "auto") return Precision::Auto;
-  if (name == "float32") return Precision::Float32;
-  if (name == "bf16") return Precision::BFloat16;
-  fail(ErrorKind::Usage, "--precision {}: choose auto, float32 or bf16", name);
-}
 
 Runner::Runner(LoadedModel model, std::string hash, Precision precision)
     : loaded_(std::make_unique<LoadedModel>(std::move(model))), hash_(std::move(hash)), precision_(precision) {}
 
 Runner Runner::open(const fs::path& folder, Precision precision, NonFinite policy) {
   return Runner(load_model(folder, policy), model_hash(folder), precision);
+}
+
+Runner Runner::at(Capacity capacity) const {
+  const auto config = config_at(this->config(), capacity);
+  LoadedModel slice{config, Parameters<float>(config)};
+  const auto& tensors = parameters().layout().tensors();
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    const float* from = parameters().tensor(i).data();
+    float* to = slice.parameters.tensor(i).data();
+    const Index rows = tensors[i].kept_rows(capacity), cols = tensors[i].kept_cols(capacity);
+    for (Index r = 0; r < rows; ++r) std::copy_n(from + r * tensors[i].cols, cols, to + r * cols);
+  }
+  return Runner(std::move(slice), hash_, precision_);
 }
 
 void Runner::check_tokens(std::span<const std::int32_t> tokens, std::string_view place) const {
@@ -27,8 +35,7 @@ void Runner::check_tokens(std::span<const std::int32_t> tokens, std::string_view
 }
 
 Precision Runner::computes_in(Stream& stream) const {
-  if (precision_ != Precision::Auto) return precision_;
-  return stream.device() == Device::Cuda ? Precision::BFloat16 : Precision::Float32;
+  return precision_on(stream.device(), precision_);
 }
 
 template <class T>

@@ -7,13 +7,10 @@
 
 #include "essh/model/device_weights.h"
 #include "essh/model/model.h"
+#include "essh/model/precision.h"
 #include "essh/store/model_folder.h"
 
 namespace essh {
-
-// What a model computes in. Auto is bf16 on CUDA and float32 on the CPU.
-enum class Precision { Auto, Float32, BFloat16 };
-Precision parse_precision(std::string_view name);
 
 // A model in memory, ready to run at any of its capacities. Shared by sessions; never changes.
 class Runner {
@@ -22,6 +19,8 @@ class Runner {
   // Reads the folder and takes its hash.
   static Runner open(const std::filesystem::path& folder, Precision precision = Precision::Auto,
                      NonFinite policy = NonFinite::Refuse);
+  // One capacity alone, as its export holds it; the same hash.
+  Runner at(Capacity capacity) const;
 
   const ModelConfig& config() const { return loaded_->config; }
   const Parameters<float>& parameters() const { return loaded_->parameters; }

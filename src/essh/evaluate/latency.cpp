@@ -45,24 +45,11 @@ std::vector<std::int32_t> random_prompt(Index tokens, Index vocabulary) {
 
 }  // namespace
 
-LoadedModel slice_model(const Runner& runner, Capacity capacity) {
-  const auto config = config_at(runner.config(), capacity);
-  LoadedModel slice{config, Parameters<float>(config)};
-  const auto& tensors = runner.parameters().layout().tensors();
-  for (std::size_t i = 0; i < tensors.size(); ++i) {
-    const float* from = runner.parameters().tensor(i).data();
-    float* to = slice.parameters.tensor(i).data();
-    const Index rows = tensors[i].kept_rows(capacity), cols = tensors[i].kept_cols(capacity);
-    for (Index r = 0; r < rows; ++r) std::copy_n(from + r * tensors[i].cols, cols, to + r * cols);
-  }
-  return slice;
-}
-
 TierLatency measure_latency(const Runner& runner, const Tier& tier, Stream& stream, const LatencyOptions& options) {
   ESSH_ASSERT(options.depth > 0 && options.steps > 0 && options.prompts > 0);
   TierLatency result;
   const auto before = resident_memory();
-  const Runner alone(slice_model(runner, tier.capacity), runner.hash(), runner.precision());
+  const auto alone = runner.at(tier.capacity);
   Session session(alone, {tier.name, tier.budget, full_capacity(alone.config())}, stream);
   const auto prompt = random_prompt(options.depth, alone.config().vocab_size);
 

@@ -27,7 +27,4 @@ struct TierLatency {
 // Cuts the tier out of the model, as an export would, and runs it alone.
 TierLatency measure_latency(const Runner& runner, const Tier& tier, Stream& stream, const LatencyOptions& options);
 
-// The tier as a model of its own, in memory.
-LoadedModel slice_model(const Runner& runner, Capacity capacity);
-
 }  // namespace essh

@@ -120,8 +120,7 @@ double Rates::deviation() const {
 
 TrainingRates measure_training(const ModelConfig& config, Stream& stream, Precision precision,
                                const TrainingBench& bench) {
-  const bool half =
-      precision == Precision::BFloat16 || (precision == Precision::Auto && stream.device() == Device::Cuda);
+  const bool half = precision_on(stream.device(), precision) == Precision::BFloat16;
   return half ? train<BFloat16>(config, stream, bench) : train<float>(config, stream, bench);
 }
 

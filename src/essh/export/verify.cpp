@@ -4,7 +4,9 @@
 #include <cstring>
 
 #include "essh/base/rng.h"
+#include "essh/kernels/clear.h"
 #include "essh/model/cost.h"
+#include "essh/model/device_weights.h"
 #include "essh/model/model.h"
 #include "essh/store/manifest.h"
 #include "essh/store/model_folder.h"
@@ -16,6 +18,7 @@ namespace {
 constexpr Index kBatches = 2;
 constexpr Index kSequences = 2;
 constexpr Index kLength = 160;  // two whole chunks of the scan and a partial one
+constexpr Index kSteps = 4;     // token by token
 
 // The parent's values as this folder's dtype would store them.
 void round_like(Parameters<float>& parameters, const TensorFiles& files) {
@@ -30,19 +33,74 @@ void round_like(Parameters<float>& parameters, const TensorFiles& files) {
   }
 }
 
-std::vector<float> batch_logits(const Model<float>& model, const Weights<float>& weights, Capacity capacity,
-                                std::span<const std::int32_t> tokens, Stream& stream) {
-  Arena arena(stream.device());
-  const Pass pass{.stream = stream, .arena = arena, .capacity = capacity, .sequences = kSequences, .length = kLength};
-  const auto hidden = model.forward(pass, weights, {tokens.data(), pass.tokens()}, nullptr);
-  const Index vocabulary = model.config().vocab_size;
-  std::vector<float> logits(static_cast<std::size_t>(hidden.rows * vocabulary));
-  model.head(pass, weights, hidden, dense(logits.data(), hidden.rows, vocabulary));
-  return logits;
+// A model where a stream computes.
+template <class T>
+struct Placed {
+  Model<T> model;
+  DeviceWeights<T> weights;
+
+  Placed(const LoadedModel& loaded, Stream& stream) : model(loaded.config), weights(loaded.parameters, stream) {}
+
+  // Logits of all positions in one pass, then those of the first sequence's last tokens from the recurrent state.
+  std::vector<float> logits(Capacity capacity, std::span<const std::int32_t> tokens, Stream& stream) const {
+    const Index vocabulary = model.config().vocab_size;
+    Arena arena(stream.device());
+    std::vector<float> all;
+    const auto add_head = [&](const Pass& pass, Matrix<const T> hidden) {
+      const auto rows = arena.matrix<float>(hidden.rows, vocabulary);
+      model.head(pass, weights.weights(), hidden, rows);
+      const auto begin = all.size();
+      all.resize(begin + static_cast<std::size_t>(rows.rows * vocabulary));
+      download(stream, Vector<float>{rows.data, rows.rows * vocabulary}, std::span(all).subspan(begin));
+    };
+    const auto ids = arena.vector<std::int32_t>(kSequences * kLength);
+    upload(stream, tokens, ids);
+    const Pass whole{
+        .stream = stream, .arena = arena, .capacity = capacity, .sequences = kSequences, .length = kLength};
+    add_head(whole, model.forward(whole, weights.weights(), ids, nullptr));
+
+    const auto state = arena.matrix<float>(1, model.state_size(capacity));
+    const auto device_position = arena.vector<Index>(1);
+    clear(stream, Vector<float>{state.data, state.cols});
+    Index position = 0;
+    const auto extend = [&](Index length) {
+      const Pass pass{.stream = stream, .arena = arena, .capacity = capacity, .sequences = 1, .length = length};
+      upload(stream, {&position, 1}, device_position);
+      const auto hidden = model.extend(pass, weights.weights(), {ids.data + position, length}, state,
+                                       {{&position, 1}, device_position});
+      add_head(pass, hidden.middle(length - 1, 1));
+      position += length;
+    };
+    extend(kLength - kSteps);
+    for (Index step = 0; step < kSteps; ++step) extend(1);
+    return all;
+  }
+};
+
+template <class T>
+void compare_logits(const LoadedModel& child, const LoadedModel& parent, Stream& stream, Verification& result) {
+  const Placed<T> ours(child, stream), theirs(parent, stream);
+  const auto capacity = full_capacity(child.config);
+  Rng rng(2333);
+  std::size_t different = 0, total = 0;
+  for (Index batch = 0; batch < kBatches; ++batch) {
+    std::vector<std::int32_t> tokens(static_cast<std::size_t>(kSequences * kLength));
+    for (auto& token : tokens)
+      token = static_cast<std::int32_t>(rng.below(static_cast<std::uint64_t>(child.config.vocab_size)));
+    const auto a = ours.logits(capacity, tokens, stream), b = theirs.logits(capacity, tokens, stream);
+    for (std::size_t i = 0; i < a.size(); ++i) different += std::memcmp(&a[i], &b[i], sizeof(float)) != 0;
+    total += a.size();
+  }
+  const auto place = fmt::format("at {}x{} in {} on {}", capacity.channels, capacity.ffn,
+                                 std::is_same_v<T, float> ? "float32" : "bf16", stream.description());
+  result.checks.push_back({"parent", different == 0,
+                           different == 0
+                               ? fmt::format("{} logits equal bit by bit {}", total, place)
+                               : fmt::format("{} of {} logits differ from the parent {}", different, total, place)});
 }
 
 void compare_with_parent(const LoadedModel& child, const fs::path& folder, const fs::path& parent_folder,
-                         Stream& stream, Verification& result) {
+                         Stream& stream, Precision precision, Verification& result) {
   auto parent = load_model(parent_folder);
   const auto capacity = full_capacity(child.config), full = full_capacity(parent.config);
   if (capacity.channels > full.channels || capacity.ffn > full.ffn ||
@@ -53,23 +111,10 @@ void compare_with_parent(const LoadedModel& child, const fs::path& folder, const
     return;
   }
   round_like(parent.parameters, TensorFiles::open(folder));
-  const Model<float> child_model(child.config), parent_model(parent.config);
-  Rng rng(2333);
-  std::size_t different = 0, total = 0;
-  for (Index batch = 0; batch < kBatches; ++batch) {
-    std::vector<std::int32_t> tokens(static_cast<std::size_t>(kSequences * kLength));
-    for (auto& token : tokens)
-      token = static_cast<std::int32_t>(rng.below(static_cast<std::uint64_t>(child.config.vocab_size)));
-    const auto ours = batch_logits(child_model, child.parameters.weights(), capacity, tokens, stream);
-    const auto theirs = batch_logits(parent_model, parent.parameters.weights(), capacity, tokens, stream);
-    for (std::size_t i = 0; i < ours.size(); ++i) different += std::memcmp(&ours[i], &theirs[i], sizeof(float)) != 0;
-    total += ours.size();
-  }
-  result.checks.push_back(
-      {"parent", different == 0,
-       different == 0 ? fmt::format("{} logits equal bit by bit at {}x{}", total, capacity.channels, capacity.ffn)
-                      : fmt::format("{} of {} logits differ from the parent at {}x{}", different, total,
-                                    capacity.channels, capacity.ffn)});
+  if (precision == Precision::BFloat16)
+    compare_logits<BFloat16>(child, parent, stream, result);
+  else
+    compare_logits<float>(child, parent, stream, result);
 }
 
 }  // namespace
@@ -78,7 +123,9 @@ bool Verification::good() const {
   return std::all_of(checks.begin(), checks.end(), [](const Check& check) { return check.good; });
 }
 
-Verification verify_model(const fs::path& folder, const std::optional<fs::path>& parent, Stream& stream) {
+Verification verify_model(const fs::path& folder, const std::optional<fs::path>& parent, Stream& stream,
+                          Precision precision) {
+  precision = precision_on(stream.device(), precision);
   Verification result;
   // Runs one check; a thrown Error is its fault.
   const auto check = [&](const char* name, const auto& body) {
@@ -120,7 +167,7 @@ Verification verify_model(const fs::path& folder, const std::optional<fs::path>&
   }
   if (parent)
     check("parent files", [&] {
-      compare_with_parent(*model, folder, *parent, stream, result);
+      compare_with_parent(*model, folder, *parent, stream, precision, result);
       return parent->string();
     });
   return result;

@@ -6,6 +6,7 @@
 
 #include "essh/device/stream.h"
 #include "essh/model/capacity.h"
+#include "essh/model/precision.h"
 
 namespace essh {
 
@@ -20,10 +21,10 @@ struct Verification {
   bool good() const;
 };
 
-// Files and hashes, names and shapes, finiteness; with a parent, also that the logits of two batches equal the parent's
-// at this capacity bit by bit. When the folder stores matrices in fewer bits than the parent, the parent's are rounded
-// the same way first.
+// Files and hashes, names and shapes, finiteness; with a parent, also that the logits of two batches, computed on the
+// stream in one pass and token by token, equal the parent's at this capacity bit by bit. When the folder stores
+// matrices in fewer bits than the parent, the parent's are rounded the same way first.
 Verification verify_model(const std::filesystem::path& folder, const std::optional<std::filesystem::path>& parent,
-                          Stream& stream);
+                          Stream& stream, Precision precision = Precision::Auto);
 
 }  // namespace essh

@@ -6,7 +6,9 @@
 namespace essh {
 
 // Linear maps of one input, their outputs side by side: y = [u W1^T, u W2^T, ...], with the first rows of each weight.
-// Weights that follow each other in memory, as the layout places them, make one product at full capacity.
+// Weights that follow each other in memory, as the layout places them, make one product at full capacity; at a smaller
+// one, a GPU copies the rows together first. An exported slice, whose capacity is full, then computes the same
+// products, and so the same bits: on a GPU these depend on the shape.
 class StackedLinear {
  public:
   struct Part {
@@ -32,13 +34,11 @@ class StackedLinear {
                 Matrix<const std::type_identity_t<T>> d_y, double scale, Matrix<T> d_u) const;
 
  private:
-  // Parts with their first column of y; neighbours in memory are one.
-  struct Piece {
-    std::size_t weight;
-    Index rows;
-    Index column;
-  };
-  std::vector<Piece> pieces(const ParameterLayout& layout) const;
+  // Parts that follow each other in memory are one.
+  std::vector<Part> runs(const ParameterLayout& layout) const;
+  // The factors of the products of a pass. Copies are in its arena.
+  template <class T>
+  std::vector<Matrix<const T>> factors(const Pass& pass, const Weights<T>& weights) const;
 
   std::vector<Part> parts_;
 };

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "tests/model/small_model.h"
 
 namespace essh {
@@ -30,7 +32,8 @@ double distance(std::span<const float> x, std::span<const float> exact) {
   return std::sqrt(apart / size);
 }
 
-// Token by token, the later ones by a recorded graph, against the CPU; and prompts split anyhow.
+// Token by token, the later ones by a recorded graph, against the CPU, and bit by bit against the tier as a model of
+// its own; and prompts split anyhow.
 TEST(SessionCuda, DecodesLikeTheCpu) {
   if (cuda::device_count() == 0) GTEST_SKIP() << "no GPU";
   for (const auto& [precision, tolerance] : {std::pair{Precision::Float32, 2e-5}, {Precision::BFloat16, 6e-2}}) {
@@ -41,13 +44,18 @@ TEST(SessionCuda, DecodesLikeTheCpu) {
       const auto tokens = random_tokens(200, 64, 5);
       Session here(exact, find_tier(exact.config(), tier), cpu), there(runner, find_tier(runner.config(), tier), gpu),
           split(runner, find_tier(runner.config(), tier), gpu);
+      const auto slice = runner.at(there.tier().capacity);
+      Session alone(slice, there.tier(), gpu);
       here.feed(std::span(tokens).first(70));
       there.feed(std::span(tokens).first(70));
+      alone.feed(std::span(tokens).first(70));
       EXPECT_LE(distance(there.logits(), here.logits()), tolerance);
       for (std::size_t i = 70; i < tokens.size(); ++i) {
         here.feed({&tokens[i], 1});
         there.feed({&tokens[i], 1});
+        alone.feed({&tokens[i], 1});
         ASSERT_LE(distance(there.logits(), here.logits()), tolerance) << "token " << i;
+        ASSERT_TRUE(std::ranges::equal(there.logits(), alone.logits())) << "token " << i;
       }
       split.feed(std::span(tokens).first(1));
       split.feed(std::span(tokens).subspan(1, 130));

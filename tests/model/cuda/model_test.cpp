@@ -33,6 +33,22 @@ ModelConfig real_config() {
   return c;
 }
 
+// A family of ten tiers, with channels like those of 370m.
+ModelConfig family_config() {
+  auto config = real_config();
+  config.hidden_size = 256;
+  config.num_attention_heads = 4;
+  config.intermediate_size = 1024;
+  config.spectral_channels = 32;
+  config.elastic = {.channels = 32, .ffn = 1024, .tiers = deployment_budgets()};
+  return config;
+}
+
+Stream& gpu() {
+  static Stream stream(std::make_unique<cuda::Stream>());
+  return stream;
+}
+
 struct Result {
   std::vector<double> hidden, gradient, losses;
 };
@@ -95,148 +111,190 @@ double relative_error(const std::vector<double>& x, const std::vector<double>& e
   return std::isfinite(distance) ? std::sqrt(distance / std::max(size, 1e-30)) : INFINITY;
 }
 
-struct Bounds {
-  double hidden, loss, gradient;
+// Weights that bf16 holds exactly, so that all compute the same function; tokens; and what the CPU makes of them in
+// double.
+struct Problem {
+  ModelConfig config;
+  Capacity capacity;
+  Index sequences;
+  Parameters<float> parameters;
+  std::vector<std::int32_t> tokens, targets;
+  Result exact;
+
+  Problem(Parameters<float> weights, const ModelConfig& of, Capacity at, Index rows, Index length)
+      : config(of), capacity(at), sequences(rows), parameters(std::move(weights)) {
+    for (std::size_t i = 0; i < parameters.layout().tensors().size(); ++i) {
+      if (!parameters.layout().tensors()[i].is_matrix()) continue;
+      for (auto& x : parameters.tensor(i)) x = static_cast<float>(BFloat16(x));
+    }
+    Parameters<double> wide(config);
+    std::copy_n(parameters.data(), parameters.layout().size(), wide.data());
+    const auto count = static_cast<std::size_t>(sequences * length);
+    tokens = random_tokens(count, config.vocab_size, 1);
+    targets = random_tokens(count, config.vocab_size, 2);
+    static auto cpu = cpu_stream();
+    exact = evaluate(cpu, Model<double>(config), wide.weights(), capacity, sequences, tokens, targets);
+  }
+
+  template <class T>
+  Result on_gpu() const {
+    const DeviceWeights<T> weights(parameters, gpu());
+    return evaluate(gpu(), Model<T>(config), weights.weights(), capacity, sequences, tokens, targets);
+  }
 };
 
-template <class T>
-void check(const ModelConfig& config, Capacity capacity, Index sequences, Index length, const Bounds& bounds) {
-  SCOPED_TRACE(::testing::Message() << length << " tokens at " << capacity.channels << "x" << capacity.ffn);
-  // Weights that T holds exactly, so that all compute the same function.
+Parameters<float> random_weights(const ModelConfig& config) {
   Parameters<float> parameters(config);
   fill_randomly(parameters, 7, 0.15);
-  for (std::size_t i = 0; i < parameters.layout().tensors().size(); ++i) {
-    if (!parameters.layout().tensors()[i].is_matrix()) continue;
-    for (auto& x : parameters.tensor(i)) x = static_cast<float>(BFloat16(x));
-  }
-  Parameters<double> exact(config);
-  std::copy_n(parameters.data(), parameters.layout().size(), exact.data());
-  const auto count = static_cast<std::size_t>(sequences * length);
-  const auto tokens = random_tokens(count, config.vocab_size, 1), targets = random_tokens(count, config.vocab_size, 2);
-
-  auto cpu = cpu_stream(2);
-  const auto wanted = evaluate(cpu, Model<double>(config), exact.weights(), capacity, sequences, tokens, targets);
-  Stream gpu(std::make_unique<cuda::Stream>());
-  const Model<T> model(config);
-  const DeviceWeights<T> weights(parameters, gpu);
-  const auto result = evaluate(gpu, model, weights.weights(), capacity, sequences, tokens, targets);
-  EXPECT_LE(relative_error(result.hidden, wanted.hidden), bounds.hidden);
-  EXPECT_LE(relative_error(result.losses, wanted.losses), bounds.loss);
-  EXPECT_LE(relative_error(result.gradient, wanted.gradient), bounds.gradient);
-  // And again, bit by bit.
-  const auto again = evaluate(gpu, model, weights.weights(), capacity, sequences, tokens, targets);
-  EXPECT_EQ(std::memcmp(again.gradient.data(), result.gradient.data(), result.gradient.size() * sizeof(double)), 0);
+  return parameters;
 }
 
-constexpr Bounds kSingle{.hidden = 1e-5, .loss = 1e-5, .gradient = 1e-4};
-constexpr Bounds kHalf{.hidden = 3e-2, .loss = 3e-2, .gradient = 9e-2};
-
-TEST(ModelCuda, Float32AgreesWithTheCpu) {
-  if (cuda::device_count() == 0) GTEST_SKIP() << "no GPU";
-  for (const Index length : {1, 63, 64, 65, 300}) {
-    for (const Capacity capacity : {Capacity{4, 192}, Capacity{2, 96}, Capacity{1, 40}})
-      check<float>(real_config(), capacity, 2, length, kSingle);
-  }
-  check<float>(real_config(), {4, 192}, 1, 2048, kSingle);
-  check<float>(small_config(), {3, 7}, 2, 67, kSingle);
-  check<float>(small_config(), {2, 4}, 2, 67, kSingle);
-}
-
-TEST(ModelCuda, HalfPrecisionAgreesWithTheCpu) {
-  if (cuda::device_count() == 0) GTEST_SKIP() << "no GPU";
-  for (const Index length : {1, 63, 64, 65, 300}) {
-    for (const Capacity capacity : {Capacity{4, 192}, Capacity{2, 96}, Capacity{1, 40}})
-      check<BFloat16>(real_config(), capacity, 2, length, kHalf);
-  }
-  check<BFloat16>(real_config(), {4, 192}, 1, 2048, kHalf);
-  check<BFloat16>(real_config(), {4, 192}, 1, 5000, kHalf);
-  check<BFloat16>(small_config(), {3, 7}, 2, 67, kHalf);
-  check<BFloat16>(small_config(), {2, 4}, 2, 67, kHalf);
-}
-
-// Tensor by tensor, at the weights a run starts from with gates and clocks that have begun to listen: in one norm over
-// all tensors a small one could be wrong unseen.
-template <class T>
-void check_tensors(Capacity capacity, double bound) {
-  SCOPED_TRACE(::testing::Message() << capacity.channels << "x" << capacity.ffn);
-  auto config = real_config();
-  config.hidden_size = 256;
-  config.num_attention_heads = 4;
-  config.intermediate_size = 512;
-  config.spectral_channels = 32;
-  config.channel_width = 16;
-  config.elastic = {.channels = 32, .ffn = 512, .tiers = {}};
+// What a run starts from, with gates and clocks that have begun to listen.
+Parameters<float> first_weights(const ModelConfig& config) {
   Parameters<float> parameters(config);
   initialise(parameters, config, 3);
   Rng rng(5);
   const auto& tensors = parameters.layout().tensors();
   for (std::size_t i = 0; i < tensors.size(); ++i) {
-    const bool listens = tensors[i].name.find("write_proj.weight") != std::string::npos ||
-                         tensors[i].name.find("read_proj.weight") != std::string::npos ||
-                         tensors[i].name.find("clock_proj.weight") != std::string::npos;
-    for (auto& x : parameters.tensor(i)) {
-      if (listens) x = static_cast<float>(0.03 * rng.normal());
-      if (tensors[i].is_matrix()) x = static_cast<float>(BFloat16(x));
-    }
+    const auto is = [&](const char* part) { return tensors[i].name.find(part) != std::string::npos; };
+    if (!is("write_proj.weight") && !is("read_proj.weight") && !is("clock_proj.weight")) continue;
+    for (auto& x : parameters.tensor(i)) x = static_cast<float>(0.03 * rng.normal());
   }
-  Parameters<double> exact(config);
-  std::copy_n(parameters.data(), parameters.layout().size(), exact.data());
-  const auto tokens = random_tokens(2 * 512, config.vocab_size, 1),
-             targets = random_tokens(2 * 512, config.vocab_size, 2);
-  auto cpu = cpu_stream(2);
-  const auto wanted = evaluate(cpu, Model<double>(config), exact.weights(), capacity, 2, tokens, targets);
-  Stream gpu(std::make_unique<cuda::Stream>());
-  const Model<T> model(config);
-  const DeviceWeights<T> weights(parameters, gpu);
-  const auto result = evaluate(gpu, model, weights.weights(), capacity, 2, tokens, targets);
-  for (std::size_t i = 0; i < tensors.size(); ++i) {
-    const auto& tensor = tensors[i];
-    const auto begin = parameters.layout().offset(i);
-    const auto part = [&](const std::vector<double>& all) {
-      return std::vector<double>(all.begin() + begin, all.begin() + begin + tensor.rows * tensor.cols);
-    };
-    EXPECT_LE(relative_error(part(result.gradient), part(wanted.gradient)), bound) << tensor.name;
+  return parameters;
+}
+
+struct Errors {
+  double hidden = 0, loss = 0, gradient = 0;
+};
+Errors largest(const Errors& a, const Errors& b) {
+  return {std::max(a.hidden, b.hidden), std::max(a.loss, b.loss), std::max(a.gradient, b.gradient)};
+}
+
+// How far the GPU is from double; within the bounds, and twice the same.
+template <class T>
+Errors check(const Problem& problem, const Errors& bounds) {
+  SCOPED_TRACE(::testing::Message() << problem.tokens.size() << " tokens at " << problem.capacity.channels << "x"
+                                    << problem.capacity.ffn << (sizeof(T) == 2 ? " in bf16" : " in float32"));
+  const auto result = problem.on_gpu<T>();
+  const auto& exact = problem.exact;
+  const Errors errors{relative_error(result.hidden, exact.hidden), relative_error(result.losses, exact.losses),
+                      relative_error(result.gradient, exact.gradient)};
+  EXPECT_LE(errors.hidden, bounds.hidden);
+  EXPECT_LE(errors.loss, bounds.loss);
+  EXPECT_LE(errors.gradient, bounds.gradient);
+  const auto again = problem.on_gpu<T>();
+  EXPECT_EQ(std::memcmp(again.gradient.data(), result.gradient.data(), result.gradient.size() * sizeof(double)), 0);
+  return errors;
+}
+
+constexpr Errors kSingle{.hidden = 1e-5, .loss = 1e-5, .gradient = 1e-4};
+constexpr Errors kHalf{.hidden = 3e-2, .loss = 3e-2, .gradient = 9e-2};
+constexpr Index kLengths[] = {1, 63, 64, 65, 2048, 5000};
+
+TEST(ModelCuda, EveryTierAgreesWithTheCpuAtEveryLength) {
+  if (cuda::device_count() == 0) GTEST_SKIP() << "no GPU";
+  const auto config = family_config();
+  const auto weights = first_weights(config);
+  for (const Index length : kLengths) {
+    Errors single, half;
+    for (const auto& tier : tiers_of(config)) {
+      SCOPED_TRACE(tier.name);
+      const Problem problem(weights, config, tier.capacity, length < 100 ? 2 : 1, length);
+      single = largest(single, check<float>(problem, kSingle));
+      half = largest(half, check<BFloat16>(problem, kHalf));
+    }
+    fmt::print(
+        "T1 to T10, {:>4} tokens: float32 hidden {:.0e}, loss {:.0e}, gradient {:.0e}; bf16 {:.0e}, {:.0e}, {:.0e}\n",
+        length, single.hidden, single.loss, single.gradient, half.hidden, half.loss, half.gradient);
   }
 }
 
-TEST(ModelCuda, EveryTensorHasItsGradient) {
+// Weights far from those of a run, and sizes that are odd or small.
+TEST(ModelCuda, AnyWeightsAgreeWithTheCpu) {
   if (cuda::device_count() == 0) GTEST_SKIP() << "no GPU";
-  for (const Capacity capacity : {Capacity{32, 512}, Capacity{18, 208}, Capacity{8, 64}}) {
-    check_tensors<float>(capacity, 1e-4);
-    check_tensors<BFloat16>(capacity, 5e-2);
+  const auto check_both = [](const ModelConfig& config, Capacity capacity, Index sequences, Index length) {
+    const Problem problem(random_weights(config), config, capacity, sequences, length);
+    check<float>(problem, kSingle);
+    check<BFloat16>(problem, kHalf);
+  };
+  for (const Index length : {1, 63, 64, 65, 300}) {
+    for (const Capacity capacity : {Capacity{4, 192}, Capacity{2, 96}, Capacity{1, 40}})
+      check_both(real_config(), capacity, 2, length);
   }
+  check_both(real_config(), {4, 192}, 1, 2048);
+  check_both(small_config(), {3, 7}, 2, 67);
+  check_both(small_config(), {2, 4}, 2, 67);
+}
+
+// Tensor by tensor: in one norm over all of them a small one could be wrong unseen.
+TEST(ModelCuda, EveryTensorHasItsGradientAtEveryTier) {
+  if (cuda::device_count() == 0) GTEST_SKIP() << "no GPU";
+  const auto config = family_config();
+  const auto weights = first_weights(config);
+  for (const auto& tier : tiers_of(config)) {
+    SCOPED_TRACE(tier.name);
+    const Problem problem(weights, config, tier.capacity, 2, 512);
+    const auto& layout = problem.parameters.layout();
+    const auto check_tensors = [&](const Result& result, double bound) {
+      for (std::size_t i = 0; i < layout.tensors().size(); ++i) {
+        const auto& tensor = layout.tensors()[i];
+        const auto part = [&](const std::vector<double>& all) {
+          const auto begin = all.begin() + layout.offset(i);
+          return std::vector<double>(begin, begin + tensor.rows * tensor.cols);
+        };
+        EXPECT_LE(relative_error(part(result.gradient), part(problem.exact.gradient)), bound) << tensor.name;
+      }
+    };
+    check_tensors(problem.on_gpu<float>(), 1e-4);
+    check_tensors(problem.on_gpu<BFloat16>(), 5e-2);
+  }
+}
+
+template <class T>
+std::vector<double> logits(const ModelConfig& config, const Parameters<float>& parameters, Capacity capacity,
+                           const std::vector<std::int32_t>& tokens) {
+  const Model<T> model(config);
+  const DeviceWeights<T> weights(parameters, gpu());
+  const auto length = static_cast<Index>(tokens.size());
+  Arena arena(Device::Cuda);
+  const Pass pass{.stream = gpu(), .arena = arena, .capacity = capacity, .sequences = 1, .length = length};
+  const auto ids = arena.vector<std::int32_t>(length);
+  upload(gpu(), tokens, ids);
+  const auto out = arena.matrix<float>(length, config.vocab_size);
+  model.head(pass, weights.weights(), model.forward(pass, weights.weights(), ids, nullptr), out);
+  return widened(gpu(), out.data, length * config.vocab_size);
 }
 
 // A slice of the family and the family at that capacity: the same products on the same numbers.
 TEST(ModelCuda, ASliceIsTheFamilyAtItsCapacityBitByBit) {
   if (cuda::device_count() == 0) GTEST_SKIP() << "no GPU";
-  const auto config = real_config();
-  Parameters<float> parameters(config);
-  fill_randomly(parameters, 7, 0.15);
-  for (const Capacity capacity : {Capacity{2, 96}, Capacity{3, 40}}) {
-    const auto sliced = config_at(config, capacity);
+  const auto config = family_config();
+  const auto parameters = random_weights(config);
+  const auto& tensors = parameters.layout().tensors();
+  auto tiers = tiers_of(config);
+  tiers.push_back(custom_tier(config, 3, 40));
+  for (const auto& tier : tiers) {
+    const auto sliced = config_at(config, tier.capacity);
     Parameters<float> slice(sliced);
-    const auto& tensors = parameters.layout().tensors();
     for (std::size_t i = 0; i < tensors.size(); ++i) {
-      for (Index r = 0; r < tensors[i].kept_rows(capacity); ++r)
-        std::copy_n(parameters.tensor(i).data() + r * tensors[i].cols, tensors[i].kept_cols(capacity),
-                    slice.tensor(i).data() + r * tensors[i].kept_cols(capacity));
+      const auto rows = tensors[i].kept_rows(tier.capacity), cols = tensors[i].kept_cols(tier.capacity);
+      for (Index r = 0; r < rows; ++r)
+        std::copy_n(parameters.tensor(i).data() + r * tensors[i].cols, cols, slice.tensor(i).data() + r * cols);
     }
-    Stream gpu(std::make_unique<cuda::Stream>());
-    const auto tokens = random_tokens(300, config.vocab_size, 1);
-    const auto logits = [&](const Model<BFloat16>& model, const DeviceWeights<BFloat16>& weights, Capacity at) {
-      Arena arena(Device::Cuda);
-      const Pass pass{.stream = gpu, .arena = arena, .capacity = at, .sequences = 1, .length = 300};
-      const auto ids = arena.vector<std::int32_t>(300);
-      upload(gpu, tokens, ids);
-      const auto hidden = model.forward(pass, weights.weights(), ids, nullptr);
-      const auto out = arena.matrix<float>(300, config.vocab_size);
-      model.head(pass, weights.weights(), hidden, out);
-      return widened(gpu, out.data, 300 * config.vocab_size);
-    };
-    const auto family = logits(Model<BFloat16>(config), DeviceWeights<BFloat16>(parameters, gpu), capacity);
-    const auto alone = logits(Model<BFloat16>(sliced), DeviceWeights<BFloat16>(slice, gpu), full_capacity(sliced));
-    EXPECT_EQ(std::memcmp(family.data(), alone.data(), family.size() * sizeof(double)), 0);
+    for (const Index length : kLengths) {
+      SCOPED_TRACE(::testing::Message() << tier.name << ", " << length << " tokens");
+      const auto tokens = random_tokens(static_cast<std::size_t>(length), config.vocab_size, 1);
+      const auto check_equal = [&]<class T>(T) {
+        const auto family = logits<T>(config, parameters, tier.capacity, tokens),
+                   alone = logits<T>(sliced, slice, full_capacity(sliced), tokens);
+        std::size_t different = 0;
+        for (std::size_t i = 0; i < family.size(); ++i) different += family[i] != alone[i];
+        EXPECT_EQ(different, 0u) << "of " << family.size() << (sizeof(T) == 2 ? " in bf16" : " in float32")
+                                 << ", relative distance " << relative_error(alone, family);
+      };
+      check_equal(float{});
+      check_equal(BFloat16{});
+    }
   }
 }
 

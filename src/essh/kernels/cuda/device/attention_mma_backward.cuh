@@ -178,7 +178,8 @@ __global__ void __launch_bounds__(kMmaThreads, 2)
   }
   if (idle) return;
 
-  // Out through the warp's own rows of the held tiles, which nobody else reads.
+  // Out through the warp's own rows of the held tiles, which no other warp reads, once all its lanes have read them.
+  __syncwarp();
   const auto write = [&](const float(&values)[2][8][4], float factor, unsigned char* through, Matrix<BFloat16> to) {
 #pragma unroll
     for (int m = 0; m < 2; ++m) store_sums(through, warp * kMmaWarpRows + m * 16, lane, values[m], factor, factor);
