@@ -1,0 +1,242 @@
+#pragma once
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <vector>
+
+#include "essh/data/loader.h"
+#include "essh/model/initialise.h"
+#include "essh/model/model.h"
+#include "essh/train/capacity_sampler.h"
+#include "essh/train/schedule.h"
+#include "essh/train/trainer.h"
+
+namespace essh {
+
+// Algorithm 1 of the paper and shared refinement, in double and in their plainest form: what Trainer computes, without
+// its chunks of logits, buckets, ranks and devices. Ordering is left out: units of nearly equal importance change
+// places by rounding.
+class ReferenceTrainer {
+ public:
+  ReferenceTrainer(Stage stage, const Recipe& recipe, const ModelConfig& config, const TrainingData& data)
+      : stage_(stage),
+        recipe_(recipe),
+        config_(config),
+        data_(data),
+        model_(config),
+        weights_(config),
+        gradient_(config),
+        first_(config),
+        second_(config),
+        sampler_(recipe.elastic, config, recipe.run.seed, recipe.run.steps),
+        sequences_(data.training(recipe.run.seed + (stage == Stage::Refinement ? 0x5ef1e0u : 0))) {
+    Parameters<float> start(config);
+    initialise(start, config, recipe.run.seed);
+    std::copy_n(start.data(), start.layout().size(), weights_.data());
+  }
+
+  StepReport pretraining_step() {
+    const auto& e = recipe_.elastic;
+    begin_step(recipe_.run.batch);
+    const double tokens_seen = static_cast<double>(step_) / scale_;
+    for (const double budget : sampler_.draw(step_, tokens_seen, recipe_.run.batch / recipe_.run.micro_batch)) {
+      const auto batch = next_batch();
+      if (budget == 1) {
+        learn(batch, full_capacity(config_), {});
+      } else {
+        const auto teacher = log_probabilities(batch, full_capacity(config_));
+        learn(batch, capacity_at(config_, budget),
+              {.label = e.label, .kl = e.kl, .ffn_gradient = e.ffn_scale, .mixer_gradient = e.mixer_scale}, teacher);
+      }
+      arena_.release();
+    }
+    return end_step(recipe_.optimizer, recipe_.run.steps);
+  }
+
+  // Every micro-batch at full capacity and at one other.
+  StepReport refinement_step(double budget) {
+    begin_step(recipe_.refine.batch);
+    for (Index i = 0; i < recipe_.refine.batch / recipe_.run.micro_batch; ++i) {
+      const auto batch = next_batch();
+      const auto teacher = log_probabilities(batch, full_capacity(config_));
+      learn(batch, full_capacity(config_), {});
+      learn(batch, capacity_at(config_, budget), {.tv = recipe_.refine.tv, .ffn_gradient = recipe_.elastic.ffn_scale},
+            teacher);
+      arena_.release();
+    }
+    auto schedule = recipe_.optimizer;
+    schedule.rate = recipe_.refine.rate;
+    schedule.warmup = recipe_.refine.warmup;
+    schedule.schedule = "cosine";
+    schedule.floor = 0;
+    return end_step(schedule, recipe_.refine.steps);
+  }
+
+  // Mean loss of every tier on the validation split.
+  std::map<std::string, double> validate() {
+    const Index windows = std::min(recipe_.run.validation_windows, data_.validation_count());
+    const auto held_out = data_.validation();
+    const auto batch = read_batch(*held_out, 0, windows);
+    std::map<std::string, double> losses;
+    for (const auto& tier : tiers_of(config_)) {
+      const auto log_p = log_probabilities(batch, tier.capacity);
+      double sum = 0;
+      for (Index r = 0; r < log_p.rows; ++r) sum -= log_p(r, batch.targets[static_cast<std::size_t>(r)]);
+      losses[tier.name] = sum / static_cast<double>(log_p.rows);
+      arena_.release();
+    }
+    return losses;
+  }
+
+ private:
+  void begin_step(Index sequences) {
+    report_ = {};
+    scale_ = 1 / static_cast<double>(sequences * recipe_.data.context);
+    std::fill_n(gradient_.data(), gradient_.layout().size(), 0.0);
+  }
+
+  Batch next_batch() {
+    auto batch = read_batch(*sequences_, position_, recipe_.run.micro_batch);
+    position_ += batch.rows;
+    return batch;
+  }
+
+  // Clipping and AdamW.
+  StepReport end_step(const OptimizerRecipe& o, Index steps) {
+    report_.full_loss /= std::max<double>(1, static_cast<double>(report_.full_tokens));
+    report_.reduced_loss /= std::max<double>(1, static_cast<double>(report_.reduced_tokens));
+    report_.divergence /= std::max<double>(1, static_cast<double>(report_.reduced_tokens));
+    double squares = 0;
+    for (Index i = 0; i < gradient_.layout().size(); ++i) squares += gradient_.data()[i] * gradient_.data()[i];
+    report_.norm = std::sqrt(squares);
+    const double clip = report_.norm > o.clip ? o.clip / report_.norm : 1, rate = learning_rate(o, step_, steps);
+    ++step_;
+    for (std::size_t tensor = 0; tensor < weights_.layout().tensors().size(); ++tensor) {
+      const auto& spec = weights_.layout().tensors()[tensor];
+      const bool decays =
+          stage_ == Stage::Refinement ? spec.rank == 2 : spec.role == Role::Matrix || spec.role == Role::ZeroLag;
+      const auto w = weights_.tensor(tensor), g = gradient_.tensor(tensor), m = first_.tensor(tensor),
+                 v = second_.tensor(tensor);
+      for (std::size_t i = 0; i < w.size(); ++i) {
+        m[i] = o.beta1 * m[i] + (1 - o.beta1) * clip * g[i];
+        v[i] = o.beta2 * v[i] + (1 - o.beta2) * clip * clip * g[i] * g[i];
+        const double mean = m[i] / (1 - std::pow(o.beta1, static_cast<double>(step_))),
+                     square = v[i] / (1 - std::pow(o.beta2, static_cast<double>(step_)));
+        w[i] -= rate * (mean / (std::sqrt(square) + o.eps) + (decays ? o.weight_decay : 0) * w[i]);
+      }
+    }
+    report_.step = step_;
+    return report_;
+  }
+
+  Pass pass_over(const Batch& batch, Capacity capacity) {
+    return {stream_, arena_, capacity, batch.rows, batch.length};
+  }
+
+  // In place of logits, log p.
+  void normalise(Matrix<double> logits) {
+    for (Index r = 0; r < logits.rows; ++r) {
+      double largest = -INFINITY, sum = 0;
+      for (Index c = 0; c < logits.cols; ++c) largest = std::max(largest, logits(r, c));
+      for (Index c = 0; c < logits.cols; ++c) sum += std::exp(logits(r, c) - largest);
+      for (Index c = 0; c < logits.cols; ++c) logits(r, c) -= largest + std::log(sum);
+    }
+  }
+
+  Matrix<double> log_probabilities(const Batch& batch, Capacity capacity) {
+    const auto pass = pass_over(batch, capacity);
+    const auto hidden =
+        model_.forward(pass, weights_.weights(), {batch.inputs.data(), std::ssize(batch.inputs)}, nullptr);
+    const auto logits = arena_.matrix<double>(hidden.rows, config_.vocab_size);
+    model_.head(pass, weights_.weights(), hidden, logits);
+    normalise(logits);
+    return logits;
+  }
+
+  // Adds the gradient of label * CE + kl * KL(teacher || p) + tv * TV(teacher, p) over the tokens of a micro-batch. The
+  // teacher, log t, is a constant.
+  void learn(const Batch& batch, Capacity capacity, const ObjectiveWeights& counts, Matrix<const double> teacher = {}) {
+    auto pass = pass_over(batch, capacity);
+    pass.ffn_gradient_scale = counts.ffn_gradient;
+    pass.mixer_gradient_scale = counts.mixer_gradient;
+    const Vector<const std::int32_t> inputs{batch.inputs.data(), std::ssize(batch.inputs)};
+    Model<double>::Tape tape;
+    const auto hidden = model_.forward(pass, weights_.weights(), inputs, &tape);
+    const auto logits = arena_.matrix<double>(hidden.rows, config_.vocab_size),
+               d_hidden = arena_.matrix<double>(hidden.rows, hidden.cols);
+    model_.head(pass, weights_.weights(), hidden, logits);
+    normalise(logits);
+    const bool full = capacity == full_capacity(config_);
+    for (Index r = 0; r < logits.rows; ++r) {
+      const Index target = batch.targets[static_cast<std::size_t>(r)];
+      (full ? report_.full_loss : report_.reduced_loss) -= logits(r, target);
+      ++(full ? report_.full_tokens : report_.reduced_tokens);
+      const auto p = [&](Index c) { return std::exp(logits(r, c)); };
+      const auto t = [&](Index c) { return teacher.empty() ? 0 : std::exp(teacher(r, c)); };
+      const auto sign = [&](Index c) { return p(c) > t(c) ? 1.0 : -1.0; };
+      double kl = 0, tv = 0, mean_sign = 0;
+      for (Index c = 0; c < logits.cols && !teacher.empty(); ++c) {
+        kl += t(c) * (teacher(r, c) - logits(r, c));
+        tv += std::abs(t(c) - p(c)) / 2;
+        mean_sign += p(c) * sign(c);
+      }
+      if (counts.kl > 0 || counts.tv > 0) report_.divergence += counts.kl > 0 ? kl : tv;
+      for (Index c = 0; c < logits.cols; ++c) {
+        const double d_label = p(c) - (c == target ? 1 : 0), d_kl = p(c) - t(c),
+                     d_tv = p(c) * (sign(c) - mean_sign) / 2;
+        logits(r, c) = scale_ * (counts.label * d_label + counts.kl * d_kl + counts.tv * d_tv);
+      }
+    }
+    const Gradients<double> gradients{&gradient_.layout(), gradient_.data()};
+    model_.head_backward(pass, weights_.weights(), gradients, hidden, logits, d_hidden);
+    model_.backward(pass, weights_.weights(), gradients, inputs, tape, d_hidden);
+  }
+
+  Stage stage_;
+  const Recipe& recipe_;
+  ModelConfig config_;
+  const TrainingData& data_;
+  Model<double> model_;
+  Parameters<double> weights_, gradient_, first_, second_;
+  CapacitySampler sampler_;
+  std::unique_ptr<Sequences> sequences_;
+  Stream stream_ = cpu_stream(1);
+  Arena arena_{Device::Cpu};
+  Index step_ = 0, position_ = 0;
+  StepReport report_;
+  double scale_ = 1;  // of one token's loss
+};
+
+// What some steps showed, and the validation after them.
+struct Curve {
+  std::vector<StepReport> reports;
+  std::map<std::string, double> losses;
+};
+
+// The largest distances from the reference, relative to its values.
+struct CurveErrors {
+  double loss = 0;        // of steps and of the tiers' validation
+  double norm = 0;        // of the gradient
+  double divergence = 0;  // from the teacher
+};
+inline CurveErrors compare(const Curve& curve, const Curve& exact) {
+  CurveErrors errors;
+  const auto see = [](double& most, double found, double wanted) {
+    most = std::isfinite(found) ? std::max(most, std::abs(found - wanted) / std::max(wanted, 1e-3)) : INFINITY;
+  };
+  for (std::size_t i = 0; i < exact.reports.size(); ++i) {
+    const auto &a = curve.reports[i], &b = exact.reports[i];
+    EXPECT_EQ(a.full_tokens, b.full_tokens);
+    EXPECT_EQ(a.reduced_tokens, b.reduced_tokens);
+    if (b.full_tokens > 0) see(errors.loss, a.full_loss, b.full_loss);
+    if (b.reduced_tokens > 0) see(errors.loss, a.reduced_loss, b.reduced_loss);
+    see(errors.norm, a.norm, b.norm);
+    see(errors.divergence, a.divergence, b.divergence);
+  }
+  for (const auto& [tier, loss] : exact.losses) see(errors.loss, curve.losses.at(tier), loss);
+  return errors;
+}
+
+}  // namespace essh
