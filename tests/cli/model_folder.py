@@ -60,6 +60,18 @@ class ModelFolder(unittest.TestCase):
         self.assertEqual(result.returncode, EXIT_BAD_FILE)
         self.assertIn(b"FAIL", result.stdout)
 
+    def test_verify_refuses_a_precision_of_another_device(self):
+        result = essh("verify", self.folder / "f32" / "T4", "--parent", self.family, "--precision", "bf16")
+        self.assertEqual(result.returncode, EXIT_USAGE)
+        self.assertIn(b"CUDA", result.stderr)
+        self.assertNotIn(b"FAIL", result.stdout)
+
+    def test_a_tier_of_the_family_writes_what_its_export_writes(self):
+        outputs = [essh("generate", model, "--tokens", "1,2,3", "--max-tokens", "20", "--ids", "--tier", tier).stdout
+                   for model, tier in ((self.family, "T4"), (self.folder / "f32" / "T4", "full"))]
+        self.assertTrue(outputs[0].strip())
+        self.assertEqual(*outputs)
+
     def test_logits_of_both_paths_agree(self):
         tokens, out = self.folder / "ids.json", self.folder / "logits.npy"
         tokens.write_text(json.dumps([(7 * i * i + 3) % 2048 for i in range(200)]))
