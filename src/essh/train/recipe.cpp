@@ -21,7 +21,7 @@ constexpr std::array<std::pair<const char*, const char*>, 6> kRecipes = {{
     {"tiny", R"(model: {preset: tiny}
 data: {context: 256}
 optimizer: {rate: 2.0e-3, warmup: 0.1}
-elastic: {warmup_tokens: 1.5e5, full_share: 0.5, ordering_period: 50}
+elastic: {warmup_tokens: 4.0e5, full_share: 0.5, ordering_period: 50}
 run: {steps: 600, batch: 8, micro_batch: 4, validate_every: 100, checkpoint_every: 100, validation_windows: 32}
 refine: {steps: 40, batch: 8, rate: 5.0e-5}
 )"},
