@@ -19,7 +19,7 @@ void FeedForward<T>::forward(const Pass& pass, const Weights<T>& weights, Matrix
   if (!pass.ffn_squares.empty())
     launch(pass.stream, ColumnSquares<T>{.x = hidden, .sums = {pass.ffn_squares.row(layer_), units}});
   launch(pass.stream, Gemm<T>{.a = hidden,
-                              .b = weights.matrix(down_).left(units),
+                              .b = kept_columns(pass, weights.matrix(down_), units),
                               .c = y,
                               .transpose_b = Transpose::Yes,
                               .beta = 1,
@@ -37,7 +37,7 @@ void FeedForward<T>::backward(const Pass& pass, const Weights<T>& weights, const
   const auto gate = linear.part(tape.gate_up, 0), up = linear.part(tape.gate_up, 1);
   const auto mark = pass.arena.mark();
   const auto hidden = pass.arena.matrix<T>(u.rows, units), d_hidden = pass.arena.matrix<T>(u.rows, units);
-  launch(pass.stream, Gemm<T>{.a = d_y, .b = weights.matrix(down_).left(units), .c = d_hidden});
+  launch(pass.stream, Gemm<T>{.a = d_y, .b = kept_columns(pass, weights.matrix(down_), units), .c = d_hidden});
   launch(pass.stream,
          SwigluBackward<T>{.gate = gate, .up = up, .d_hidden = d_hidden, .d_gate = gate, .d_up = up, .hidden = hidden});
   launch(pass.stream, Gemm<T, Wide<T>>{.a = d_y,

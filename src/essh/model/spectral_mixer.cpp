@@ -79,7 +79,8 @@ class SpectralMixer : public Mixer<T> {
     const auto mark = pass.arena.mark();
 
     const auto d_z = pass.arena.matrix<T>(tokens, values);
-    launch(pass.stream, Gemm<T>{.a = d_y, .b = weights.matrix(out_).left(values), .c = d_z, .alpha = out_scale});
+    launch(pass.stream,
+           Gemm<T>{.a = d_y, .b = kept_columns(pass, weights.matrix(out_), values), .c = d_z, .alpha = out_scale});
     launch(pass.stream, Gemm<T, W>{.a = d_y,
                                    .b = kept.z,
                                    .c = gradients.matrix(out_).left(values),
@@ -222,7 +223,7 @@ class SpectralMixer : public Mixer<T> {
   void add_output(const Pass& pass, const Weights<T>& weights, Matrix<const T> z, Matrix<const T> x,
                   Matrix<T> y) const {
     launch(pass.stream, Gemm<T>{.a = z,
-                                .b = weights.matrix(out_).left(z.cols),
+                                .b = kept_columns(pass, weights.matrix(out_), z.cols),
                                 .c = y,
                                 .transpose_b = Transpose::Yes,
                                 .alpha = 1 / std::sqrt(static_cast<double>(pass.capacity.channels)),

@@ -5,6 +5,15 @@
 
 namespace essh {
 
+template <class T>
+Matrix<const T> kept_columns(const Pass& pass, Matrix<const T> weight, Index count) {
+  const auto kept = weight.left(count);
+  if (pass.stream.device() == Device::Cpu || count == weight.cols) return kept;
+  const auto packed = pass.arena.matrix<T>(kept.rows, kept.cols);
+  launch(pass.stream, Copy<T>{.from = kept, .to = packed});
+  return packed;
+}
+
 Index StackedLinear::columns() const {
   Index sum = 0;
   for (const auto& part : parts_) sum += part.rows;
@@ -79,6 +88,7 @@ void StackedLinear::backward(const Pass& pass, const Weights<T>& weights, const 
 }
 
 #define ESSH_INSTANTIATE(T)                                                                                   \
+  template Matrix<const T> kept_columns(const Pass&, Matrix<const T>, Index);                                 \
   template void StackedLinear::forward(const Pass&, const Weights<T>&, Matrix<const T>, Matrix<T>) const;     \
   template void StackedLinear::backward(const Pass&, const Weights<T>&, const Gradients<T>&, Matrix<const T>, \
                                         Matrix<const T>, double, Matrix<T>) const;

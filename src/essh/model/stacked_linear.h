@@ -5,10 +5,16 @@
 
 namespace essh {
 
+// On a GPU the bits of a product depend on its shape and on the strides of its factors. So a family at a reduced
+// capacity packs what it keeps of a weight before it multiplies, and an exported slice, which holds just that, computes
+// the same products.
+
+// The first `count` columns of a weight. A copy is in the arena of the pass.
+template <class T>
+Matrix<const T> kept_columns(const Pass& pass, Matrix<const T> weight, Index count);
+
 // Linear maps of one input, their outputs side by side: y = [u W1^T, u W2^T, ...], with the first rows of each weight.
-// Weights that follow each other in memory, as the layout places them, make one product at full capacity; at a smaller
-// one, a GPU copies the rows together first. An exported slice, whose capacity is full, then computes the same
-// products, and so the same bits: on a GPU these depend on the shape.
+// Weights that follow each other in memory, as the layout places them at full capacity, make one product.
 class StackedLinear {
  public:
   struct Part {

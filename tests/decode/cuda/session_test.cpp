@@ -41,6 +41,7 @@ TEST(SessionCuda, DecodesLikeTheCpu) {
     auto cpu = cpu_stream(1);
     Stream gpu(std::make_unique<cuda::Stream>());
     for (const char* tier : {"full", "2x4"}) {
+      SCOPED_TRACE(::testing::Message() << tier << ", within " << tolerance);
       const auto tokens = random_tokens(200, 64, 5);
       Session here(exact, find_tier(exact.config(), tier), cpu), there(runner, find_tier(runner.config(), tier), gpu),
           split(runner, find_tier(runner.config(), tier), gpu);

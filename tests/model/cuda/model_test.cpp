@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cstring>
 
 #include "essh/kernels/clear.h"
@@ -231,23 +232,31 @@ TEST(ModelCuda, EveryTensorHasItsGradientAtEveryTier) {
   if (cuda::device_count() == 0) GTEST_SKIP() << "no GPU";
   const auto config = family_config();
   const auto weights = first_weights(config);
+  // Of matrices, and of vectors and tables: their few elements are sums over all tokens that nearly cancel.
+  std::array<double, 2> single{}, half{};
   for (const auto& tier : tiers_of(config)) {
     SCOPED_TRACE(tier.name);
     const Problem problem(weights, config, tier.capacity, 2, 512);
     const auto& layout = problem.parameters.layout();
-    const auto check_tensors = [&](const Result& result, double bound) {
+    const auto check_tensors = [&](const Result& result, const std::array<double, 2>& bounds,
+                                   std::array<double, 2>& largest) {
       for (std::size_t i = 0; i < layout.tensors().size(); ++i) {
         const auto& tensor = layout.tensors()[i];
         const auto part = [&](const std::vector<double>& all) {
           const auto begin = all.begin() + layout.offset(i);
           return std::vector<double>(begin, begin + tensor.rows * tensor.cols);
         };
-        EXPECT_LE(relative_error(part(result.gradient), part(problem.exact.gradient)), bound) << tensor.name;
+        const auto error = relative_error(part(result.gradient), part(problem.exact.gradient));
+        const std::size_t kind = tensor.is_matrix() ? 0 : 1;
+        EXPECT_LE(error, bounds[kind]) << tensor.name;
+        largest[kind] = std::max(largest[kind], error);
       }
     };
-    check_tensors(problem.on_gpu<float>(), 1e-4);
-    check_tensors(problem.on_gpu<BFloat16>(), 5e-2);
+    check_tensors(problem.on_gpu<float>(), {1e-5, 3e-5}, single);
+    check_tensors(problem.on_gpu<BFloat16>(), {3e-2, 1e-1}, half);
   }
+  fmt::print("gradients, the worst matrix and the worst vector or table: float32 {:.0e}, {:.0e}; bf16 {:.0e}, {:.0e}\n",
+             single[0], single[1], half[0], half[1]);
 }
 
 template <class T>
@@ -265,15 +274,12 @@ std::vector<double> logits(const ModelConfig& config, const Parameters<float>& p
   return widened(gpu(), out.data, length * config.vocab_size);
 }
 
-// A slice of the family and the family at that capacity: the same products on the same numbers.
+// A slice of the family and the family at that capacity: the same products on the same numbers. Odd sizes too, where
+// the rows of a slice and of the family are aligned differently.
 TEST(ModelCuda, ASliceIsTheFamilyAtItsCapacityBitByBit) {
   if (cuda::device_count() == 0) GTEST_SKIP() << "no GPU";
-  const auto config = family_config();
-  const auto parameters = random_weights(config);
-  const auto& tensors = parameters.layout().tensors();
-  auto tiers = tiers_of(config);
-  tiers.push_back(custom_tier(config, 3, 40));
-  for (const auto& tier : tiers) {
+  const auto check_slice = [](const Parameters<float>& parameters, const ModelConfig& config, const Tier& tier) {
+    const auto& tensors = parameters.layout().tensors();
     const auto sliced = config_at(config, tier.capacity);
     Parameters<float> slice(sliced);
     for (std::size_t i = 0; i < tensors.size(); ++i) {
@@ -295,7 +301,16 @@ TEST(ModelCuda, ASliceIsTheFamilyAtItsCapacityBitByBit) {
       check_equal(float{});
       check_equal(BFloat16{});
     }
-  }
+  };
+  const auto config = family_config();
+  const auto parameters = random_weights(config);
+  for (const auto& tier : tiers_of(config)) check_slice(parameters, config, tier);
+  for (const auto& [channels, ffn] : {std::pair{3, 40}, {7, 36}, {5, 37}})
+    check_slice(parameters, config, custom_tier(config, channels, ffn));
+  const auto odd = small_config();
+  const auto odd_parameters = random_weights(odd);
+  for (const auto& [channels, ffn] : {std::pair{3, 7}, {2, 4}, {1, 3}})
+    check_slice(odd_parameters, odd, custom_tier(odd, channels, ffn));
 }
 
 }  // namespace
