@@ -8,13 +8,14 @@
 
 #include "essh/base/units.h"
 #if ESSH_WITH_CUDA
+#include "essh/device/cuda/mapping.h"
 #include "essh/device/cuda/stream.h"
 #endif
 
 namespace essh {
 namespace {
 constexpr std::size_t kAlignment = 256;
-// Blocks are never given back, so large ones waste less at their ends; a GPU has room for that.
+// Of an arena that cannot grow in place. Large blocks waste fewer ends; on a CPU an end that is never touched is free.
 constexpr std::size_t kArenaBlock = std::size_t{32} << 20;
 constexpr std::size_t kCudaArenaBlock = std::size_t{256} << 20;
 
@@ -93,9 +94,38 @@ Buffer::Buffer(Device device, std::size_t bytes, const char* purpose)
   ledger_of(device).add(purpose, bytes);
 }
 
+Buffer Buffer::growing([[maybe_unused]] Device device, [[maybe_unused]] std::size_t bytes,
+                       [[maybe_unused]] const char* purpose) {
+  Buffer buffer;
+#if ESSH_WITH_CUDA
+  if (device == Device::Cuda) {
+    buffer.device_ = device;
+    buffer.purpose_ = purpose;
+    buffer.mapping_ = cuda::Mapping::reserve();
+    buffer.grow(bytes);
+  }
+#endif
+  return buffer;
+}
+
+bool Buffer::grow(std::size_t bytes) {
+  if (bytes <= bytes_) return true;
+#if ESSH_WITH_CUDA
+  if (mapping_) {
+    mapping_->grow(round_up(bytes), purpose_);
+    ledger_of(device_).add(purpose_, mapping_->bytes() - bytes_);
+    data_ = mapping_->data();
+    bytes_ = mapping_->bytes();
+    return true;
+  }
+#endif
+  return false;
+}
+
 Buffer::~Buffer() {
   if (data_ == nullptr) return;
   ledger_of(device_).remove(purpose_, bytes_);
+  if (mapping_) return;
 #if ESSH_WITH_CUDA
   if (device_ == Device::Cuda) {
     cuda::release(data_);
@@ -107,13 +137,15 @@ Buffer::~Buffer() {
 
 void* Arena::allocate(std::size_t bytes) {
   bytes = std::max(round_up(bytes), kAlignment);
-  while (at_.block < blocks_.size() && at_.used + bytes > blocks_[at_.block].memory.bytes()) {
+  while (at_.block < blocks_.size() && !blocks_[at_.block].memory.grow(at_.used + bytes)) {
     ++at_.block;
     at_.used = 0;
   }
   if (at_.block == blocks_.size()) {
-    blocks_.push_back(
-        {Buffer(device_, std::max(bytes, device_ == Device::Cuda ? kCudaArenaBlock : kArenaBlock), purpose_), 0});
+    auto memory = Buffer::growing(device_, bytes, purpose_);
+    if (memory.bytes() == 0)
+      memory = Buffer(device_, std::max(bytes, device_ == Device::Cuda ? kCudaArenaBlock : kArenaBlock), purpose_);
+    blocks_.push_back({std::move(memory), 0});
     at_.used = 0;
   }
   void* place = blocks_[at_.block].memory.as<std::byte>() + at_.used;

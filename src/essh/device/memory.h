@@ -1,5 +1,6 @@
 #pragma once
 #include <cstddef>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -7,6 +8,10 @@
 #include "essh/tensor/matrix.h"
 
 namespace essh {
+
+namespace cuda {
+class Mapping;
+}
 
 enum class Device { Cpu, Cuda };
 
@@ -25,17 +30,19 @@ class Buffer {
  public:
   Buffer() = default;
   Buffer(Device device, std::size_t bytes, const char* purpose);
+  // At least `bytes`, and more when grow() is called; what it holds stays where it is. Without bytes where that cannot
+  // be: on a CPU, and on a GPU whose driver cannot map memory.
+  static Buffer growing(Device device, std::size_t bytes, const char* purpose);
+  // Whether it now has `bytes`.
+  bool grow(std::size_t bytes);
   ~Buffer();
-  Buffer(Buffer&& other) noexcept
-      : device_(other.device_),
-        data_(std::exchange(other.data_, nullptr)),
-        bytes_(std::exchange(other.bytes_, 0)),
-        purpose_(other.purpose_) {}
+  Buffer(Buffer&& other) noexcept { *this = std::move(other); }
   Buffer& operator=(Buffer&& other) noexcept {
     std::swap(device_, other.device_);
     std::swap(data_, other.data_);
     std::swap(bytes_, other.bytes_);
     std::swap(purpose_, other.purpose_);
+    std::swap(mapping_, other.mapping_);
     return *this;
   }
   Buffer(const Buffer&) = delete;
@@ -53,6 +60,7 @@ class Buffer {
   void* data_ = nullptr;
   std::size_t bytes_ = 0;
   const char* purpose_ = "";
+  std::shared_ptr<cuda::Mapping> mapping_;
 };
 
 // `size` elements owned on one device, uninitialised.
@@ -74,8 +82,8 @@ class Array {
   Index size_ = 0;
 };
 
-// Scratch and activations of one pass: allocation moves a pointer, and everything is given back at once. Grows by whole
-// blocks and keeps them, so that after the first pass nothing is allocated.
+// Scratch and activations of one pass: allocation moves a pointer, and everything is given back at once. Grows
+// and keeps what it has, so that after the first pass nothing is allocated.
 class Arena {
  public:
   explicit Arena(Device device, const char* purpose = "activations") : device_(device), purpose_(purpose) {}

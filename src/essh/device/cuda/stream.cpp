@@ -138,20 +138,27 @@ std::vector<std::string> device_names() {
   return names;
 }
 
+DeviceMemory device_memory() {
+  DeviceMemory memory;
+  check(cudaMemGetInfo(&memory.free, &memory.total), "cudaMemGetInfo");
+  return memory;
+}
+
 void* allocate(std::size_t bytes, const char* purpose) {
   void* memory = nullptr;
   const auto status = cudaMalloc(&memory, bytes);
-  if (status == cudaErrorMemoryAllocation) {
-    cudaGetLastError();
-    std::size_t free = 0, total = 0;
-    check(cudaMemGetInfo(&free, &total), "cudaMemGetInfo");
-    fail(ErrorKind::OutOfMemory,
-         "the GPU has {} free of {}, {} for {} does not fit; use a smaller batch, context or capacity",
-         format_bytes(static_cast<double>(free)), format_bytes(static_cast<double>(total)),
-         format_bytes(static_cast<double>(bytes)), purpose);
-  }
+  if (status == cudaErrorMemoryAllocation) fail_for_memory(bytes, purpose);
   check(status, purpose);
   return memory;
+}
+
+void fail_for_memory(std::size_t bytes, const char* purpose) {
+  cudaGetLastError();
+  const auto memory = device_memory();
+  fail(ErrorKind::OutOfMemory,
+       "the GPU has {} free of {}, {} for {} does not fit; use a smaller batch, context or capacity",
+       format_bytes(static_cast<double>(memory.free)), format_bytes(static_cast<double>(memory.total)),
+       format_bytes(static_cast<double>(bytes)), purpose);
 }
 
 void release(void* memory) noexcept {

@@ -108,8 +108,15 @@ int device_count();
 // Names of the GPUs, their memory and architecture, for people.
 std::vector<std::string> device_names();
 
-// Device memory. Throws OutOfMemory with what was wanted, for what, and what is free.
+// Memory of the current GPU.
+struct DeviceMemory {
+  std::size_t free = 0, total = 0;
+};
+DeviceMemory device_memory();
+// Takes some. Throws OutOfMemory with what was wanted, for what, and what is free.
 void* allocate(std::size_t bytes, const char* purpose);
 void release(void* memory) noexcept;
+// That OutOfMemory.
+[[noreturn]] void fail_for_memory(std::size_t bytes, const char* purpose);
 
 }  // namespace essh::cuda

@@ -219,11 +219,14 @@ void MatmulPlans::choose(const Matmul& p, Plan& plan) {
   check(cudaStreamIsCapturing(stream_.handle(), &capturing), "cudaStreamIsCapturing");
   if (capturing != cudaStreamCaptureStatusNone) return;
 
-  // Trials write beside the result, which may be an addend too, into memory that is given back after them.
+  // Trials write into memory that is given back after them; the first into the result where the product will overwrite
+  // it anyway.
   const Index elements = p.rows * p.columns;
   const auto bytes = element_size(p.output) * static_cast<std::size_t>(elements);
-  const Buffer first_result(Device::Cuda, bytes, kTrials), other_result(Device::Cuda, bytes, kTrials);
-  void *const first = first_result.as<void>(), *const other = other_result.as<void>();
+  const bool result_is_free = p.result_stride == p.rows && (p.beta == 0 || p.addend != p.result);
+  const Buffer first_result(Device::Cuda, result_is_free ? 0 : bytes, kTrials),
+      other_result(Device::Cuda, bytes, kTrials);
+  void *const first = result_is_free ? p.result : first_result.as<void>(), *const other = other_result.as<void>();
   cublasLtMatrixLayout_t packed = nullptr;
   check_blas(blas().layout_create(&packed, data_type(p.output), static_cast<std::uint64_t>(p.rows),
                                   static_cast<std::uint64_t>(p.columns), p.rows),

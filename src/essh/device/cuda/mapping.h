@@ -1,0 +1,32 @@
+#pragma once
+#include <cstddef>
+#include <memory>
+
+namespace essh::cuda {
+
+// Device memory that grows without moving: a range of addresses as large as the GPU, of which a first part holds
+// memory.
+class Mapping {
+ public:
+  // On the current device; nullptr where its driver cannot map memory.
+  static std::unique_ptr<Mapping> reserve();
+  // Waits for the device: kernels may still be using the memory.
+  ~Mapping();
+  Mapping(const Mapping&) = delete;
+  Mapping& operator=(const Mapping&) = delete;
+
+  void* data() const { return reinterpret_cast<void*>(address_); }
+  std::size_t bytes() const { return bytes_; }
+  // Holds at least `bytes` afterwards. Throws OutOfMemory with what was wanted, for what, and what is free.
+  void grow(std::size_t bytes, const char* purpose);
+
+ private:
+  Mapping(int device, std::size_t granularity) : device_(device), granularity_(granularity) {}
+
+  int device_;
+  std::size_t granularity_;
+  unsigned long long address_ = 0;
+  std::size_t reserved_ = 0, bytes_ = 0;
+};
+
+}  // namespace essh::cuda
