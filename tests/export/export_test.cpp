@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <fstream>
@@ -56,6 +57,23 @@ TEST_F(ExportTest, EveryTierEqualsTheParentBitwiseInEveryDtype) {
       EXPECT_TRUE(fs::exists(folder / tier.name / "tokenizer.json"));
       EXPECT_EQ(full_capacity(read_config(folder / tier.name)), tier.capacity);
     }
+  }
+}
+
+TEST_F(ExportTest, ASliceInMemoryIsTheExport) {
+  const auto parent = load_model(folder / "family");
+  auto tiers = tiers_of(config);
+  tiers.push_back(custom_tier(config, 5, 37));
+  for (const auto& tier : tiers) {
+    export_tier(parent, folder / "family", model_hash(folder / "family"), tier, folder / tier.name, {});
+    const auto slice = model_at(parent.config, parent.parameters, tier.capacity),
+               exported = load_model(folder / tier.name);
+    EXPECT_EQ(full_capacity(slice.config), full_capacity(exported.config)) << tier.name;
+    const auto& tensors = exported.parameters.layout().tensors();
+    ASSERT_EQ(slice.parameters.layout().tensors().size(), tensors.size());
+    for (std::size_t i = 0; i < tensors.size(); ++i)
+      EXPECT_TRUE(std::ranges::equal(slice.parameters.tensor(i), exported.parameters.tensor(i)))
+          << tier.name << ", " << tensors[i].name;
   }
 }
 

@@ -1,7 +1,5 @@
 #include "essh/decode/runner.h"
 
-#include <algorithm>
-
 namespace essh {
 namespace fs = std::filesystem;
 
@@ -13,16 +11,7 @@ Runner Runner::open(const fs::path& folder, Precision precision, NonFinite polic
 }
 
 Runner Runner::at(Capacity capacity) const {
-  const auto config = config_at(this->config(), capacity);
-  LoadedModel slice{config, Parameters<float>(config)};
-  const auto& tensors = parameters().layout().tensors();
-  for (std::size_t i = 0; i < tensors.size(); ++i) {
-    const float* from = parameters().tensor(i).data();
-    float* to = slice.parameters.tensor(i).data();
-    const Index rows = tensors[i].kept_rows(capacity), cols = tensors[i].kept_cols(capacity);
-    for (Index r = 0; r < rows; ++r) std::copy_n(from + r * tensors[i].cols, cols, to + r * cols);
-  }
-  return Runner(std::move(slice), hash_, precision_);
+  return Runner(model_at(config(), parameters(), capacity), hash_, precision_);
 }
 
 void Runner::check_tokens(std::span<const std::int32_t> tokens, std::string_view place) const {

@@ -105,6 +105,19 @@ ModelConfig config_at(const ModelConfig& config, Capacity capacity) {
   return sliced;
 }
 
+LoadedModel model_at(const ModelConfig& config, const Parameters<float>& parameters, Capacity capacity) {
+  const auto sliced = config_at(config, capacity);
+  LoadedModel model{sliced, Parameters<float>(sliced)};
+  const auto& tensors = parameters.layout().tensors();
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    const float* from = parameters.tensor(i).data();
+    float* to = model.parameters.tensor(i).data();
+    const Index rows = tensors[i].kept_rows(capacity), cols = tensors[i].kept_cols(capacity);
+    for (Index r = 0; r < rows; ++r) std::copy_n(from + r * tensors[i].cols, cols, to + r * cols);
+  }
+  return model;
+}
+
 void save_model(const fs::path& folder, const ModelConfig& config, const Parameters<float>& parameters,
                 Capacity capacity, const SaveOptions& options) {
   FolderWriter writer(folder, options.existing);

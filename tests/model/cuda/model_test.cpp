@@ -279,20 +279,13 @@ std::vector<double> logits(const ModelConfig& config, const Parameters<float>& p
 TEST(ModelCuda, ASliceIsTheFamilyAtItsCapacityBitByBit) {
   if (cuda::device_count() == 0) GTEST_SKIP() << "no GPU";
   const auto check_slice = [](const Parameters<float>& parameters, const ModelConfig& config, const Tier& tier) {
-    const auto& tensors = parameters.layout().tensors();
-    const auto sliced = config_at(config, tier.capacity);
-    Parameters<float> slice(sliced);
-    for (std::size_t i = 0; i < tensors.size(); ++i) {
-      const auto rows = tensors[i].kept_rows(tier.capacity), cols = tensors[i].kept_cols(tier.capacity);
-      for (Index r = 0; r < rows; ++r)
-        std::copy_n(parameters.tensor(i).data() + r * tensors[i].cols, cols, slice.tensor(i).data() + r * cols);
-    }
+    const auto slice = model_at(config, parameters, tier.capacity);
     for (const Index length : kLengths) {
       SCOPED_TRACE(::testing::Message() << tier.name << ", " << length << " tokens");
       const auto tokens = random_tokens(static_cast<std::size_t>(length), config.vocab_size, 1);
       const auto check_equal = [&]<class T>(T) {
         const auto family = logits<T>(config, parameters, tier.capacity, tokens),
-                   alone = logits<T>(sliced, slice, full_capacity(sliced), tokens);
+                   alone = logits<T>(slice.config, slice.parameters, full_capacity(slice.config), tokens);
         std::size_t different = 0;
         for (std::size_t i = 0; i < family.size(); ++i) different += family[i] != alone[i];
         EXPECT_EQ(different, 0u) << "of " << family.size() << (sizeof(T) == 2 ? " in bf16" : " in float32")
