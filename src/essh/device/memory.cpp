@@ -40,19 +40,28 @@ class Ledger {
     const std::lock_guard lock(mutex_);
     return most_;
   }
+  std::vector<MemoryUse> now() const {
+    const std::lock_guard lock(mutex_);
+    return largest_first(now_);
+  }
   std::vector<MemoryUse> at_most() const {
     const std::lock_guard lock(mutex_);
+    return largest_first(at_most_);
+  }
+
+ private:
+  using Purposes = std::map<std::string_view, std::size_t>;
+  static std::vector<MemoryUse> largest_first(const Purposes& purposes) {
     std::vector<MemoryUse> uses;
-    for (const auto& [purpose, bytes] : at_most_) {
+    for (const auto& [purpose, bytes] : purposes) {
       if (bytes > 0) uses.push_back({std::string(purpose), bytes});
     }
     std::stable_sort(uses.begin(), uses.end(), [](const auto& a, const auto& b) { return a.bytes > b.bytes; });
     return uses;
   }
 
- private:
   mutable std::mutex mutex_;
-  std::map<std::string_view, std::size_t> now_, at_most_;
+  Purposes now_, at_most_;
   std::size_t total_ = 0, most_ = 0;
 };
 // Never destroyed: static buffers may be given back after it would be.
@@ -72,6 +81,10 @@ std::size_t peak_bytes(Device device) {
 
 std::vector<MemoryUse> peak_memory(Device device) {
   return ledger_of(device).at_most();
+}
+
+std::vector<MemoryUse> held_memory(Device device) {
+  return ledger_of(device).now();
 }
 
 Buffer::Buffer(Device device, std::size_t bytes, const char* purpose)

@@ -23,6 +23,8 @@ struct MemoryUse {
   std::size_t bytes = 0;
 };
 std::vector<MemoryUse> peak_memory(Device device);
+// What they hold now.
+std::vector<MemoryUse> held_memory(Device device);
 
 // Bytes owned on one device, aligned to 256. `purpose`, a literal, appears in the message when they cannot be had and
 // in peak_memory().

@@ -297,12 +297,13 @@ void finish(Ranks& ranks, const fs::path& run, std::optional<Index> stopped) {
          *stopped);
 }
 
-// The recipe of the folder wins only by being equal: a run is one recipe. Fields that it does not know have their
-// defaults.
+// The recipe of the folder wins only by being equal: a run is one recipe from its first checkpoint on. Fields that it
+// does not know have their defaults.
 void settle_recipe(const Recipe& recipe, const fs::path& run) {
   const auto path = run / "recipe.yaml";
   const auto text = recipe_yaml(recipe);
-  if (!fs::exists(path)) return write_durably(path, text);
+  const bool has_begun = fs::exists(run / "pretrained") || !checkpoint_steps(run / "checkpoints").empty();
+  if (!fs::exists(path) || !has_begun) return write_durably(path, text);
   if (recipe_yaml(parse_recipe(read_text(path, 1u << 20), path.string(), {})) != text) {
     fail(ErrorKind::Usage,
          "{}: this folder holds a run of another recipe; use a new folder, or `--set` nothing to go on with it",

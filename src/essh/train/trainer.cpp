@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "essh/base/rng.h"
+#include "essh/base/units.h"
 #include "essh/kernels/clear.h"
 #include "essh/kernels/running_mean.h"
 #include "essh/store/model_folder.h"
@@ -252,6 +253,38 @@ void Trainer<T>::learn_reduced(const TokenRows& rows, double budget, const Objec
 }
 
 template <class T>
+void Trainer<T>::pretrain(const TokenRows& rows, double budget, bool last) {
+  const auto& e = recipe_.elastic;
+  if (budget == 1.0) {
+    learn_full(rows, nullptr, last);
+  } else {
+    Teacher<T> teacher{.model = parent_ ? parent_model_.get() : &model_,
+                       .weights = parent_ ? parent_->weights() : weights_.weights()};
+    if (e.kl > 0)
+      teacher.hidden =
+          objective_.observe(*teacher.model, teacher.weights, rows, full_capacity(teacher.model->config()));
+    learn_reduced(rows, budget,
+                  {.label = e.label,
+                   .kl = e.kl,
+                   .scale = loss_scale(),
+                   .ffn_gradient = e.ffn_scale,
+                   .mixer_gradient = e.mixer_scale},
+                  teacher, last);
+  }
+  objective_.release();
+}
+
+template <class T>
+void Trainer<T>::refine(const TokenRows& rows, double budget, bool last) {
+  Teacher<T> teacher{.model = &model_, .weights = weights_.weights()};
+  learn_full(rows, &teacher.hidden, false);
+  learn_reduced(rows, budget,
+                {.label = 1, .tv = recipe_.refine.tv, .scale = loss_scale(), .ffn_gradient = recipe_.elastic.ffn_scale},
+                teacher, last);
+  objective_.release();
+}
+
+template <class T>
 void Trainer<T>::pretraining_batch(StepReport& report) {
   const auto& e = recipe_.elastic;
   const auto budgets = sampler_.draw(step_, tokens_, micro_batches());
@@ -264,25 +297,7 @@ void Trainer<T>::pretraining_batch(StepReport& report) {
     else
       count_reduced(report, budget);
     if (!full && e.kl > 0) report.flops += product_flops(full_capacity(config_)) * micro_batch_tokens();
-    if (!is_mine(i)) continue;
-    const auto rows = next_rows();
-    if (full) {
-      learn_full(rows, nullptr, is_last(i));
-    } else {
-      Teacher<T> teacher{.model = parent_ ? parent_model_.get() : &model_,
-                         .weights = parent_ ? parent_->weights() : weights_.weights()};
-      if (e.kl > 0)
-        teacher.hidden =
-            objective_.observe(*teacher.model, teacher.weights, rows, full_capacity(teacher.model->config()));
-      learn_reduced(rows, budget,
-                    {.label = e.label,
-                     .kl = e.kl,
-                     .scale = loss_scale(),
-                     .ffn_gradient = e.ffn_scale,
-                     .mixer_gradient = e.mixer_scale},
-                    teacher, is_last(i));
-    }
-    objective_.release();
+    if (is_mine(i)) pretrain(next_rows(), budget, is_last(i));
   }
 }
 
@@ -306,15 +321,38 @@ void Trainer<T>::refinement_batch(StepReport& report) {
     ++report.shares[budget];
     count_full(report);
     count_reduced(report, budget);
-    if (!is_mine(i)) continue;
-    const auto rows = next_rows();
-    Teacher<T> teacher{.model = &model_, .weights = weights_.weights()};
-    learn_full(rows, &teacher.hidden, false);
-    learn_reduced(rows, budget,
-                  {.label = 1, .tv = r.tv, .scale = loss_scale(), .ffn_gradient = recipe_.elastic.ffn_scale}, teacher,
-                  is_last(i));
-    objective_.release();
+    if (is_mine(i)) refine(next_rows(), budget, is_last(i));
   }
+}
+
+template <class T>
+Index Trainer<T>::fitting_micro_batch() {
+  double reduced = 0;
+  for (const auto& tier : tiers_of(config_)) {
+    if (tier.budget < 1) reduced = std::max(reduced, tier.budget);
+  }
+  for (Index sequences = recipe_.run.micro_batch - 1; sequences > 0; --sequences) {
+    if (recipe_.run.micro_batch % sequences != 0) continue;
+    const auto tokens = static_cast<std::size_t>(sequences * training_->length());
+    const TokenRows rows{.sequences = sequences,
+                         .length = training_->length(),
+                         .inputs = std::vector<std::int32_t>(tokens),
+                         .targets = std::vector<std::int32_t>(tokens)};
+    objective_.release();
+    try {
+      if (stage_ == Stage::Refinement) {
+        refine(rows, reduced, false);
+      } else {
+        pretrain(rows, 1, false);
+        if (reduced > 0) pretrain(rows, reduced, false);
+      }
+      stream_.wait();
+      return sequences;
+    } catch (const Error& error) {
+      if (error.kind() != ErrorKind::OutOfMemory) throw;
+    }
+  }
+  return 0;
 }
 
 // The one place of a step where the host waits for the device.
@@ -378,10 +416,25 @@ StepReport Trainer<T>::step() {
   clear(stream_, step_squares_.view());
   clear(stream_, totals_.view());
   squares_tokens_ = 0;
-  if (stage_ == Stage::Pretraining)
-    pretraining_batch(report);
-  else
-    refinement_batch(report);
+  try {
+    if (stage_ == Stage::Pretraining)
+      pretraining_batch(report);
+    else
+      refinement_batch(report);
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::OutOfMemory) throw;
+    constexpr std::size_t kWorthNaming = 1'000'000;
+    std::string held;
+    for (const auto& [purpose, bytes] : held_memory(stream_.device())) {
+      if (bytes >= kWorthNaming)
+        held += fmt::format("{}{} {}", held.empty() ? "" : ", ", purpose, format_bytes(static_cast<double>(bytes)));
+    }
+    const Index fits = fitting_micro_batch();
+    fail(ErrorKind::OutOfMemory, "run.micro_batch = {}: {} (held by then: {}). {}", recipe_.run.micro_batch,
+         error.what(), held,
+         fits > 0 ? fmt::format("A smaller one fits, tried just now: --set run.micro_batch={}", fits)
+                  : "No smaller one fits either: use a smaller model, context or loss_rows");
+  }
 
   shards_.start_sums(gradient_.view(), -1);
   shards_.wait();

@@ -89,8 +89,13 @@ class Trainer {
   void learn_full(const TokenRows& rows, Matrix<const T>* hidden, bool last);
   void learn_reduced(const TokenRows& rows, double budget, const ObjectiveWeights& counts, const Teacher<T>& teacher,
                      bool last);
+  // All passes over one micro-batch.
+  void pretrain(const TokenRows& rows, double budget, bool last);
+  void refine(const TokenRows& rows, double budget, bool last);
   void pretraining_batch(StepReport& report);
   void refinement_batch(StepReport& report);
+  // The largest part of a micro-batch whose passes fit into memory, found by making them; 0 when none does.
+  Index fitting_micro_batch();
   void read_totals(StepReport& report);
   void update_squares();
   // From rank 0's values to the other ranks, piece by piece; take(begin, values) gets them in order, in host memory.
