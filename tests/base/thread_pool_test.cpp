@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <stdexcept>
+#include <thread>
 #include <vector>
 
 namespace essh {
@@ -21,6 +22,25 @@ TEST(ThreadPool, CoversEachIndexOnce) {
       for (auto& hit : hits) EXPECT_EQ(hit.load(), 2);
     }
   }
+}
+
+// More threads than cores: the caller does what others have not begun, under their number, and each part is done once.
+TEST(ThreadPool, TheCallerTakesPartsThatNobodyHasBegun) {
+  constexpr int kThreads = 64, kRounds = 200;
+  ThreadPool pool(kThreads);
+  const auto caller = std::this_thread::get_id();
+  std::atomic<int> by_caller{0};
+  for (int round = 0; round < kRounds; ++round) {
+    std::vector<std::atomic<int>> parts(kThreads);
+    pool.split(kThreads, [&](auto begin, auto end, int thread) {
+      EXPECT_EQ(begin, thread);
+      EXPECT_EQ(end, thread + 1);
+      ++parts[static_cast<std::size_t>(thread)];
+      if (thread > 0 && std::this_thread::get_id() == caller) ++by_caller;
+    });
+    for (auto& part : parts) EXPECT_EQ(part.load(), 1);
+  }
+  EXPECT_GT(by_caller.load(), 0);
 }
 
 TEST(ThreadPool, HandsExceptionsBackAndGoesOn) {

@@ -7,8 +7,11 @@
 #include <condition_variable>
 #include <exception>
 #include <mutex>
+#include <system_error>
 #include <thread>
 #include <vector>
+
+#include "essh/base/error.h"
 
 namespace essh {
 namespace {
@@ -24,8 +27,15 @@ void pause_core() {
 }
 }  // namespace
 
+// A round of work has one part for each thread. A worker takes its own part, always the same rows while the machine is
+// ours; the caller takes its own first and then those that nobody has begun, so that it never waits for a worker that
+// has no core. Who does a part changes nothing in what is done.
 struct ThreadPool::Team {
-  std::vector<std::thread> workers;
+  struct alignas(64) Worker {
+    std::thread thread;
+    std::atomic<std::uint64_t> taken{0};  // the last round whose part was taken
+  };
+  std::vector<Worker> workers;
   std::mutex mutex;
   std::condition_variable wake;
   std::atomic<std::uint64_t> round{0};
@@ -34,6 +44,8 @@ struct ThreadPool::Team {
   const std::function<void(int)>* task = nullptr;
   std::mutex error_mutex;
   std::exception_ptr error;
+
+  explicit Team(int count) : workers(static_cast<std::size_t>(count)) {}
 
   void perform(int thread) {
     try {
@@ -44,7 +56,13 @@ struct ThreadPool::Team {
     }
   }
 
-  void work(int thread) {
+  // A round ends when all its parts are done, so the part of a round that is over has been taken.
+  static bool take(Worker& worker, std::uint64_t now) {
+    auto last = worker.taken.load(std::memory_order_relaxed);
+    return last < now && worker.taken.compare_exchange_strong(last, now, std::memory_order_acq_rel);
+  }
+
+  void work(std::size_t index) {
     std::uint64_t seen = 0;
     while (true) {
       for (int spin = 0; spin < kSpins && round.load(std::memory_order_acquire) == seen; ++spin) pause_core();
@@ -54,7 +72,8 @@ struct ThreadPool::Team {
       }
       seen = round.load(std::memory_order_acquire);
       if (stop.load()) return;
-      perform(thread);
+      if (!take(workers[index], seen)) continue;
+      perform(static_cast<int>(index) + 1);
       if (running.fetch_sub(1, std::memory_order_acq_rel) == 1) running.notify_one();
     }
   }
@@ -63,34 +82,50 @@ struct ThreadPool::Team {
     task = &body;
     error = nullptr;
     running.store(static_cast<int>(workers.size()), std::memory_order_relaxed);
+    std::uint64_t now = 0;
     {
       std::lock_guard lock(mutex);
-      round.fetch_add(1, std::memory_order_release);
+      now = round.fetch_add(1, std::memory_order_release) + 1;
     }
     wake.notify_all();
     perform(0);
+    for (std::size_t i = 0; i < workers.size(); ++i) {
+      if (!take(workers[i], now)) continue;
+      perform(static_cast<int>(i) + 1);
+      running.fetch_sub(1, std::memory_order_acq_rel);
+    }
     for (int spin = 0; spin < kSpins && running.load(std::memory_order_acquire) != 0; ++spin) pause_core();
-    // On a machine with other work a worker may be without a core: to wait for it must not take another.
     for (int left; (left = running.load(std::memory_order_acquire)) != 0;)
       running.wait(left, std::memory_order_acquire);
     if (error) std::rethrow_exception(error);
   }
+
+  void end() {
+    stop = true;
+    {
+      std::lock_guard lock(mutex);
+      round.fetch_add(1);
+    }
+    wake.notify_all();
+    for (auto& worker : workers) {
+      if (worker.thread.joinable()) worker.thread.join();
+    }
+  }
 };
 
-ThreadPool::ThreadPool(int threads) : team_(std::make_unique<Team>()) {
-  for (int thread = 1; thread < std::max(threads, 1); ++thread) {
-    team_->workers.emplace_back([team = team_.get(), thread] { team->work(thread); });
+ThreadPool::ThreadPool(int threads) : team_(std::make_unique<Team>(std::max(threads, 1) - 1)) {
+  try {
+    for (std::size_t i = 0; i < team_->workers.size(); ++i)
+      team_->workers[i].thread = std::thread([team = team_.get(), i] { team->work(i); });
+  } catch (const std::system_error& error) {
+    team_->end();
+    fail(ErrorKind::Usage, "the system does not give {} threads ({}); use fewer, --threads {}", threads, error.what(),
+         available_cores());
   }
 }
 
 ThreadPool::~ThreadPool() {
-  team_->stop = true;
-  {
-    std::lock_guard lock(team_->mutex);
-    team_->round.fetch_add(1);
-  }
-  team_->wake.notify_all();
-  for (auto& worker : team_->workers) worker.join();
+  team_->end();
 }
 
 int ThreadPool::threads() const {
