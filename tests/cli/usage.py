@@ -1,7 +1,9 @@
 import re
+import resource
+import subprocess
 import unittest
 
-from _command import EXIT_USAGE, essh
+from _command import ESSH, EXIT_USAGE, essh
 
 
 def verbs():
@@ -29,6 +31,13 @@ class Usage(unittest.TestCase):
         for arguments in (["--help"], ["doctor"], ["nonsense"]):
             result = essh(*arguments)
             self.assertNotIn(b"\x1b", result.stdout + result.stderr)
+
+    def test_threads_that_the_system_refuses_are_a_usage_error(self):
+        limit = 2 << 30
+        result = subprocess.run([ESSH, "bench", "decode", "tiny", "--threads", "4096"], capture_output=True, text=True, timeout=60,
+                                preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (limit, limit)))
+        self.assertEqual(result.returncode, EXIT_USAGE, result.stderr)
+        self.assertIn("use fewer with --threads", result.stderr)
 
     def test_mistakes_are_usage_errors_on_standard_error(self):
         for arguments in ([], ["nonsense"], ["--nonsense"]):

@@ -114,13 +114,14 @@ struct ThreadPool::Team {
 };
 
 ThreadPool::ThreadPool(int threads) : team_(std::make_unique<Team>(std::max(threads, 1) - 1)) {
+  std::size_t started = 0;
   try {
-    for (std::size_t i = 0; i < team_->workers.size(); ++i)
-      team_->workers[i].thread = std::thread([team = team_.get(), i] { team->work(i); });
+    for (; started < team_->workers.size(); ++started)
+      team_->workers[started].thread = std::thread([team = team_.get(), started] { team->work(started); });
   } catch (const std::system_error& error) {
     team_->end();
-    fail(ErrorKind::Usage, "the system does not give {} threads ({}); use fewer, --threads {}", threads, error.what(),
-         available_cores());
+    fail(ErrorKind::Usage, "the system gives {} threads of {} ({}); use fewer with --threads", started + 1, threads,
+         error.what());
   }
 }
 
