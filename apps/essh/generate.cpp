@@ -11,9 +11,9 @@
 #include "essh/base/json.h"
 #include "essh/base/log.h"
 #include "essh/base/units.h"
-#include "essh/data/tokenizer.h"
 #include "essh/decode/sampler.h"
 #include "essh/decode/session.h"
+#include "essh/text/tokenizer.h"
 #include "essh/train/run.h"
 
 namespace essh::verbs {

@@ -13,7 +13,7 @@
 #include "essh/base/thread_pool.h"
 #include "essh/base/units.h"
 #include "essh/data/dataset.h"
-#include "essh/data/tokenizer.h"
+#include "essh/text/tokenizer.h"
 
 namespace essh::verbs {
 namespace {

@@ -1,4 +1,4 @@
-#include "essh/data/tokenizer.h"
+#include "essh/text/tokenizer.h"
 
 #include <fmt/format.h>
 
@@ -21,7 +21,7 @@
 #include "essh/base/progress.h"
 #include "essh/base/thread_pool.h"
 #include "essh/base/units.h"
-#include "essh/data/bpe_trainer.h"
+#include "essh/text/bpe_trainer.h"
 
 namespace essh::verbs {
 namespace {

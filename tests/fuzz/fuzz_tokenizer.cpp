@@ -1,9 +1,9 @@
 #include <optional>
 
 #include "essh/base/log.h"
-#include "essh/data/bpe_trainer.h"
-#include "essh/data/tokenizer_json.h"
-#include "essh/data/tokenizer_ranks.h"
+#include "essh/text/bpe_trainer.h"
+#include "essh/text/tokenizer_json.h"
+#include "essh/text/tokenizer_ranks.h"
 #include "tests/fuzz/driver.h"
 #include "tests/fuzz/mutate.h"
 

@@ -7,8 +7,8 @@
 
 #include "essh/base/rng.h"
 #include "essh/data/prepare.h"
-#include "essh/data/tokenizer.h"
 #include "essh/model/initialise.h"
+#include "essh/text/tokenizer.h"
 #include "essh/train/trainer.h"
 
 namespace essh {

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "essh/data/dataset.h"
-#include "essh/data/tokenizer.h"
+#include "essh/text/tokenizer.h"
 
 namespace essh {
 

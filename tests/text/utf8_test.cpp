@@ -1,8 +1,8 @@
-#include "essh/data/utf8.h"
+#include "essh/text/utf8.h"
 
 #include <gtest/gtest.h>
 
-#include "essh/data/unicode_classes.h"
+#include "essh/text/unicode_classes.h"
 
 namespace essh {
 namespace {

@@ -1,4 +1,4 @@
-#include "essh/data/bpe_trainer.h"
+#include "essh/text/bpe_trainer.h"
 
 #include <algorithm>
 #include <queue>
@@ -7,8 +7,8 @@
 #include "essh/base/error.h"
 #include "essh/base/progress.h"
 #include "essh/base/utf8.h"
-#include "essh/data/byte_alphabet.h"
-#include "essh/data/tokenizer_ranks.h"
+#include "essh/text/byte_alphabet.h"
+#include "essh/text/tokenizer_ranks.h"
 
 namespace essh {
 namespace {

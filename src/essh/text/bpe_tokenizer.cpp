@@ -1,12 +1,12 @@
-#include "essh/data/bpe_tokenizer.h"
+#include "essh/text/bpe_tokenizer.h"
 
 #include <algorithm>
 #include <array>
 
 #include "essh/base/error.h"
 #include "essh/base/utf8.h"
-#include "essh/data/byte_alphabet.h"
-#include "essh/data/tokenizer_json.h"
+#include "essh/text/byte_alphabet.h"
+#include "essh/text/tokenizer_json.h"
 
 namespace essh {
 namespace {

@@ -2,7 +2,7 @@
 #include <string>
 #include <string_view>
 
-#include "essh/data/bpe_tokenizer.h"
+#include "essh/text/bpe_tokenizer.h"
 
 // Vocabularies that are plain lists, without word of their pattern and their special tokens: these we know by their
 // size.

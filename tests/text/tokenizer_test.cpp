@@ -1,4 +1,4 @@
-#include "essh/data/tokenizer.h"
+#include "essh/text/tokenizer.h"
 
 #include <gtest/gtest.h>
 
@@ -8,8 +8,8 @@
 #include "essh/base/error.h"
 #include "essh/base/file.h"
 #include "essh/base/rng.h"
-#include "essh/data/bpe_trainer.h"
-#include "essh/data/utf8.h"
+#include "essh/text/bpe_trainer.h"
+#include "essh/text/utf8.h"
 
 namespace essh {
 namespace {

@@ -1,10 +1,10 @@
-#include "essh/data/splitter.h"
+#include "essh/text/splitter.h"
 
 #include <array>
 #include <cstdint>
 
-#include "essh/data/unicode_classes.h"
-#include "essh/data/utf8.h"
+#include "essh/text/unicode_classes.h"
+#include "essh/text/utf8.h"
 
 namespace essh {
 namespace {

@@ -1,4 +1,4 @@
-#include "essh/data/splitter.h"
+#include "essh/text/splitter.h"
 
 #include <gtest/gtest.h>
 
@@ -7,9 +7,9 @@
 
 #include "essh/base/error.h"
 #include "essh/base/rng.h"
-#include "essh/data/regex_splitter.h"
-#include "essh/data/unicode_classes.h"
-#include "essh/data/utf8.h"
+#include "essh/text/regex_splitter.h"
+#include "essh/text/unicode_classes.h"
+#include "essh/text/utf8.h"
 
 namespace essh {
 namespace {

@@ -1,10 +1,10 @@
-#include "essh/data/bpe_word_counts.h"
+#include "essh/text/bpe_word_counts.h"
 
 #include <algorithm>
 
 #include "essh/base/file.h"
-#include "essh/data/tokenizer_ranks.h"
-#include "essh/data/utf8.h"
+#include "essh/text/tokenizer_ranks.h"
+#include "essh/text/utf8.h"
 
 namespace essh {
 namespace {

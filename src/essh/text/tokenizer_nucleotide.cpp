@@ -1,12 +1,12 @@
-#include "essh/data/tokenizer_nucleotide.h"
+#include "essh/text/tokenizer_nucleotide.h"
 
 #include <fmt/format.h>
 
 #include <array>
 
 #include "essh/base/json.h"
-#include "essh/data/unicode_classes.h"
-#include "essh/data/utf8.h"
+#include "essh/text/unicode_classes.h"
+#include "essh/text/utf8.h"
 
 namespace essh {
 namespace {

@@ -7,8 +7,8 @@
 #include <variant>
 #include <vector>
 
-#include "essh/data/regex_splitter.h"
-#include "essh/data/splitter.h"
+#include "essh/text/regex_splitter.h"
+#include "essh/text/splitter.h"
 
 // How text is cut into the words that byte pair encoding then works on: a list of steps, each cutting the pieces of the
 // one before, as in the "pre_tokenizer" of a tokenizer.json.

@@ -1,11 +1,11 @@
-#include "essh/data/regex_splitter.h"
+#include "essh/text/regex_splitter.h"
 
 #include <algorithm>
 #include <new>
 
 #include "essh/base/error.h"
-#include "essh/data/tokenizer_scratch.h"
-#include "essh/data/utf8.h"
+#include "essh/text/tokenizer_scratch.h"
+#include "essh/text/utf8.h"
 
 #if ESSH_HAVE_PCRE2
 #define PCRE2_CODE_UNIT_WIDTH 8

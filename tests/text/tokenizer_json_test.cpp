@@ -1,4 +1,4 @@
-#include "essh/data/tokenizer_json.h"
+#include "essh/text/tokenizer_json.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "essh/data/tokenizer_ranks.h"
+#include "essh/text/tokenizer_ranks.h"
 
 #include <algorithm>
 #include <array>
@@ -8,7 +8,7 @@
 
 #include "essh/base/error.h"
 #include "essh/base/utf8.h"
-#include "essh/data/byte_alphabet.h"
+#include "essh/text/byte_alphabet.h"
 
 namespace essh {
 namespace {

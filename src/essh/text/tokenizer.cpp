@@ -1,4 +1,4 @@
-#include "essh/data/tokenizer.h"
+#include "essh/text/tokenizer.h"
 
 #include "essh/base/error.h"
 #include "essh/base/file.h"
@@ -6,10 +6,10 @@
 #include "essh/base/log.h"
 #include "essh/base/sha256.h"
 #include "essh/base/utf8.h"
-#include "essh/data/bpe_tokenizer.h"
-#include "essh/data/tokenizer_json.h"
-#include "essh/data/tokenizer_ranks.h"
-#include "essh/data/utf8.h"
+#include "essh/text/bpe_tokenizer.h"
+#include "essh/text/tokenizer_json.h"
+#include "essh/text/tokenizer_ranks.h"
+#include "essh/text/utf8.h"
 
 namespace essh {
 namespace {

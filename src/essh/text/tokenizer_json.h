@@ -3,7 +3,7 @@
 #include <string>
 #include <string_view>
 
-#include "essh/data/bpe_tokenizer.h"
+#include "essh/text/bpe_tokenizer.h"
 
 namespace essh {
 

@@ -3,8 +3,8 @@
 #include <string>
 #include <vector>
 
-#include "essh/data/bpe_tokenizer.h"
-#include "essh/data/bpe_word_counts.h"
+#include "essh/text/bpe_tokenizer.h"
+#include "essh/text/bpe_word_counts.h"
 
 namespace essh {
 

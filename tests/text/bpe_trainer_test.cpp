@@ -1,4 +1,4 @@
-#include "essh/data/bpe_trainer.h"
+#include "essh/text/bpe_trainer.h"
 
 #include <gtest/gtest.h>
 #include <unistd.h>

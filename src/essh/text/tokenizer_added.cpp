@@ -1,10 +1,10 @@
-#include "essh/data/tokenizer_added.h"
+#include "essh/text/tokenizer_added.h"
 
 #include <algorithm>
 #include <cstring>
 
-#include "essh/data/unicode_classes.h"
-#include "essh/data/utf8.h"
+#include "essh/text/unicode_classes.h"
+#include "essh/text/utf8.h"
 
 namespace essh {
 namespace {

@@ -5,11 +5,11 @@
 #include <unordered_map>
 #include <vector>
 
-#include "essh/data/bpe.h"
-#include "essh/data/pretokenizer.h"
-#include "essh/data/tokenizer.h"
-#include "essh/data/tokenizer_added.h"
-#include "essh/data/tokenizer_scratch.h"
+#include "essh/text/bpe.h"
+#include "essh/text/pretokenizer.h"
+#include "essh/text/tokenizer.h"
+#include "essh/text/tokenizer_added.h"
+#include "essh/text/tokenizer_scratch.h"
 
 namespace essh {
 

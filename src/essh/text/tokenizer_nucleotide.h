@@ -1,6 +1,6 @@
 #pragma once
 #include "essh/base/json_fwd.h"
-#include "essh/data/tokenizer.h"
+#include "essh/text/tokenizer.h"
 
 namespace essh {
 

@@ -1,6 +1,6 @@
-#include "essh/data/byte_alphabet.h"
+#include "essh/text/byte_alphabet.h"
 
-#include "essh/data/utf8.h"
+#include "essh/text/utf8.h"
 
 namespace essh {
 namespace {

@@ -1,4 +1,4 @@
-#include "essh/data/bpe.h"
+#include "essh/text/bpe.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "essh/data/tokenizer_json.h"
+#include "essh/text/tokenizer_json.h"
 
 #include <optional>
 #include <unordered_map>
@@ -7,8 +7,8 @@
 #include "essh/base/json.h"
 #include "essh/base/log.h"
 #include "essh/base/utf8.h"
-#include "essh/data/byte_alphabet.h"
-#include "essh/data/tokenizer_nucleotide.h"
+#include "essh/text/byte_alphabet.h"
+#include "essh/text/tokenizer_nucleotide.h"
 
 namespace essh {
 namespace {

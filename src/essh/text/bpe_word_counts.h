@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "essh/base/thread_pool.h"
-#include "essh/data/pretokenizer.h"
-#include "essh/data/tokenizer_added.h"
+#include "essh/text/pretokenizer.h"
+#include "essh/text/tokenizer_added.h"
 
 namespace essh {
 

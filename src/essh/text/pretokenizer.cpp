@@ -1,8 +1,8 @@
-#include "essh/data/pretokenizer.h"
+#include "essh/text/pretokenizer.h"
 
 #include "essh/base/error.h"
-#include "essh/data/unicode_classes.h"
-#include "essh/data/utf8.h"
+#include "essh/text/unicode_classes.h"
+#include "essh/text/utf8.h"
 
 namespace essh {
 namespace {

@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "essh/data/tokenizer.h"
+#include "essh/text/tokenizer.h"
 
 namespace essh {
 

@@ -1,4 +1,4 @@
-#include "essh/data/utf8.h"
+#include "essh/text/utf8.h"
 
 #include <cstdint>
 
