@@ -1,3 +1,5 @@
+#include <vector>
+
 #include "bench/kernels/operand.h"
 #include "bench/machine.h"
 #include "essh/kernels/selective_scan.h"
@@ -28,6 +30,11 @@ struct Problem {
   Modes<float> modes() const {
     return {decay.view(), frequency.view(), readout_cos.view(), readout_sin.view(), zero_lag.view()};
   }
+  std::vector<float*> states() const {
+    std::vector<float*> rows;
+    for (Index b = 0; b < sequences; ++b) rows.push_back(state.view().row(b));
+    return rows;
+  }
   double tokens() const { return static_cast<double>(sequences * length); }
   // Multiplications and additions of products over the lower triangle of a chunk, and over the whole of it, per token.
   double triangle(Index columns) const { return static_cast<double>(kChannels * kScanChunk * columns); }
@@ -36,6 +43,7 @@ struct Problem {
 
 void selective_scan_forward(benchmark::State& state) {
   const Problem p(1, 1024, state.range(0));
+  const auto states = p.states();
   for (auto _ : state) {
     run(stream(), SelectiveScanForward<float>{.sequences = p.sequences,
                                               .length = p.length,
@@ -48,7 +56,7 @@ void selective_scan_forward(benchmark::State& state) {
                                               .entering = {},
                                               .z = p.z.view(),
                                               .boundary = p.boundary.view(),
-                                              .leaving = p.state.view()});
+                                              .leaving = {states.data(), p.sequences}});
   }
   // q k^T and g v over the triangle; the entering state read, the leaving state written.
   count_flops(state, p.tokens() * (p.triangle(2 * kModes) + p.triangle(p.width) + 2 * p.rectangle()));
@@ -101,9 +109,17 @@ BENCHMARK(selective_scan_backward)
 // One token of many sequences, so that the states come from memory; read and written once each.
 void selective_step(benchmark::State& state) {
   const Problem p(state.range(1), 1, state.range(0));
+  const auto states = p.states();
   for (auto _ : state) {
-    run(stream(), SelectiveStep<float>{p.width, p.v.view(), p.write.view(), p.read.view(), p.clock.view(), p.modes(),
-                                       p.state.view(), p.z.view()});
+    run(stream(), SelectiveStep<float>{.width = p.width,
+                                       .v = p.v.view(),
+                                       .write = p.write.view(),
+                                       .read = p.read.view(),
+                                       .clock = p.clock.view(),
+                                       .modes = p.modes(),
+                                       .entering = {states.data(), p.sequences},
+                                       .leaving = {states.data(), p.sequences},
+                                       .z = p.z.view()});
   }
   const auto [data, rows, columns, stride] = p.state.view();
   count_bytes(state, 2.0 * static_cast<double>(rows * columns) * sizeof(float));

@@ -49,6 +49,12 @@ struct StridedMatrix {
   std::vector<S> row(Index r) const {
     return row<S>(r, 0, view.cols);
   }
+  // One pointer per row.
+  std::vector<T*> rows() const {
+    std::vector<T*> pointers;
+    for (Index r = 0; r < view.rows; ++r) pointers.push_back(view.row(r));
+    return pointers;
+  }
   bool gap_is_intact() const {
     for (Index r = 0; r < view.rows; ++r) {
       for (Index c = view.cols; c < view.stride; ++c) {

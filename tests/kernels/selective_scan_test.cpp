@@ -64,6 +64,7 @@ Result forward(cpu::Stream& stream, const Problem& p, double range) {
   Result r{{p.sequences * p.length, p.channels * p.width},
            {p.sequences * scan_chunks(p.length), state},
            {p.sequences, state}};
+  const auto entering = p.entering.rows(), leaving = r.leaving.rows();
   run(stream, SelectiveScanForward<double>{.sequences = p.sequences,
                                            .length = p.length,
                                            .width = p.width,
@@ -72,10 +73,10 @@ Result forward(cpu::Stream& stream, const Problem& p, double range) {
                                            .read = p.read.view,
                                            .clock = p.clock.view,
                                            .modes = p.tables(),
-                                           .entering = p.entering.view,
+                                           .entering = {entering.data(), p.sequences},
                                            .z = r.z.view,
                                            .boundary = r.boundary.view,
-                                           .leaving = r.leaving.view,
+                                           .leaving = {leaving.data(), p.sequences},
                                            .factor_range = range});
   return r;
 }

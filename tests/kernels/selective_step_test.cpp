@@ -63,11 +63,19 @@ Result<T> fresh(const Problem<T>& p) {
 template <class T>
 Result<T> token_by_token(cpu::Stream& stream, const Problem<T>& p) {
   auto result = fresh(p);
+  const auto states = result.state.rows();
   for (Index t = 0; t < p.length; ++t) {
     // Token t of every sequence, as rows one `length` apart.
     const auto at = [&]<class W>(Matrix<W> m) { return Matrix<W>{m.row(t), p.sequences, m.cols, m.stride * p.length}; };
-    run(stream, SelectiveStep<T>{p.width, at(p.v.view), at(p.write.view), at(p.read.view), at(p.clock.view), p.tables(),
-                                 result.state.view, at(result.z.view)});
+    run(stream, SelectiveStep<T>{.width = p.width,
+                                 .v = at(p.v.view),
+                                 .write = at(p.write.view),
+                                 .read = at(p.read.view),
+                                 .clock = at(p.clock.view),
+                                 .modes = p.tables(),
+                                 .entering = {states.data(), p.sequences},
+                                 .leaving = {states.data(), p.sequences},
+                                 .z = at(result.z.view)});
   }
   return result;
 }
@@ -80,7 +88,7 @@ Result<T> piece_by_piece(cpu::Stream& stream, const Problem<T>& p, const std::ve
   for (const Index n : pieces) {
     for (Index b = 0; b < p.sequences; ++b) {
       const Index row = b * p.length + first;
-      const auto state = result.state.view.middle(b, 1);
+      T* const state = result.state.view.row(b);
       run(stream, SelectiveScanForward<T>{.sequences = 1,
                                           .length = n,
                                           .width = p.width,
@@ -89,10 +97,10 @@ Result<T> piece_by_piece(cpu::Stream& stream, const Problem<T>& p, const std::ve
                                           .read = p.read.view.middle(row, n),
                                           .clock = p.clock.view.middle(row, n),
                                           .modes = p.tables(),
-                                          .entering = state,
+                                          .entering = {&state, 1},
                                           .z = result.z.view.middle(row, n),
                                           .boundary = {},
-                                          .leaving = state});
+                                          .leaving = {&state, 1}});
     }
     first += n;
   }
@@ -103,6 +111,7 @@ Result<T> piece_by_piece(cpu::Stream& stream, const Problem<T>& p, const std::ve
 template <class T>
 Result<T> whole(cpu::Stream& stream, const Problem<T>& p) {
   auto result = fresh(p);
+  const auto states = result.state.rows();
   run(stream, SelectiveScanForward<T>{.sequences = p.sequences,
                                       .length = p.length,
                                       .width = p.width,
@@ -114,7 +123,7 @@ Result<T> whole(cpu::Stream& stream, const Problem<T>& p) {
                                       .entering = {},
                                       .z = result.z.view,
                                       .boundary = {},
-                                      .leaving = result.state.view});
+                                      .leaving = {states.data(), p.sequences}});
   return result;
 }
 
@@ -222,6 +231,7 @@ TYPED_TEST(SelectiveStepTest, NothingIsWrittenForNoSequencesOrNoTokens) {
   Rng rng(1);
   result.state.normal(rng);
   const StridedMatrix<T> before = result.state;
+  const auto entering = before.rows(), leaving = result.state.rows();
   run(stream, SelectiveScanForward<T>{.sequences = 2,
                                       .length = 0,
                                       .width = 4,
@@ -230,10 +240,10 @@ TYPED_TEST(SelectiveStepTest, NothingIsWrittenForNoSequencesOrNoTokens) {
                                       .read = no_tokens.read.view,
                                       .clock = no_tokens.clock.view,
                                       .modes = no_tokens.tables(),
-                                      .entering = before.view,
+                                      .entering = {entering.data(), 2},
                                       .z = result.z.view,
                                       .boundary = {},
-                                      .leaving = result.state.view});
+                                      .leaving = {leaving.data(), 2}});
   for (Index b = 0; b < 2; ++b) {
     for (Index i = 0; i < no_tokens.state_size(); ++i) EXPECT_EQ(result.state.view(b, i), before.view(b, i));
   }
@@ -247,6 +257,54 @@ TYPED_TEST(SelectiveStepTest, ASequenceHasTheSameBitsAloneAndInABatch) {
   const auto alone = piece_by_piece(stream, p, {70});
   EXPECT_EQ(relative_error(alone.z, together.z, p.width), 0);
   EXPECT_EQ(relative_error(alone.state, together.state, p.width), 0);
+}
+
+// States anywhere in memory, entering ones kept or overwritten: one token, and the chunked pass over 70.
+TYPED_TEST(SelectiveStepTest, StatesLieAnywhereAndMayBeKept) {
+  using T = TypeParam;
+  cpu::Stream stream(2);
+  for (const Index length : {1, 70}) {
+    const Problem<T> p(8, length, 3, 4, 5);
+    Rng rng(6);
+    StridedMatrix<T> entering(8, p.state_size()), kept = entering.normal(rng), in_place = entering, leaving(entering);
+    StridedMatrix<T> z(p.v.view.rows, p.v.view.cols), z_in_place(z);
+    const auto mix = [&](const std::vector<T*>& from, const std::vector<T*>& to, Matrix<T> out) {
+      if (length == 1) {
+        run(stream, SelectiveStep<T>{.width = p.width,
+                                     .v = p.v.view,
+                                     .write = p.write.view,
+                                     .read = p.read.view,
+                                     .clock = p.clock.view,
+                                     .modes = p.tables(),
+                                     .entering = {from.data(), 8},
+                                     .leaving = {to.data(), 8},
+                                     .z = out});
+      } else {
+        run(stream, SelectiveScanForward<T>{.sequences = 8,
+                                            .length = length,
+                                            .width = p.width,
+                                            .v = p.v.view,
+                                            .write = p.write.view,
+                                            .read = p.read.view,
+                                            .clock = p.clock.view,
+                                            .modes = p.tables(),
+                                            .entering = {from.data(), 8},
+                                            .z = out,
+                                            .boundary = {},
+                                            .leaving = {to.data(), 8}});
+      }
+    };
+    mix(in_place.rows(), in_place.rows(), z_in_place.view);
+    auto backwards = leaving.rows();
+    std::reverse(backwards.begin(), backwards.end());
+    mix(entering.rows(), backwards, z.view);
+    EXPECT_EQ(relative_error(entering, kept, p.width), 0);
+    EXPECT_EQ(relative_error(z, z_in_place, p.width), 0);
+    EXPECT_TRUE(leaving.gap_is_intact() && in_place.gap_is_intact());
+    for (Index b = 0; b < 8; ++b) {
+      for (Index i = 0; i < p.state_size(); ++i) EXPECT_EQ(leaving.view(7 - b, i), in_place.view(b, i));
+    }
+  }
 }
 
 TYPED_TEST(SelectiveStepTest, BitsDoNotDependOnTheTeam) {

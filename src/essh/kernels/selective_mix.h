@@ -17,9 +17,9 @@ struct SelectiveMix {
   Vector<const Wide<T>> blend;                              // channels
   double eps;                                               // of the blend
   Modes<const Wide<T>> modes;
-  Matrix<const Wide<T>> entering;  // sequences x state, or empty for zero
-  Matrix<T> z;                     // (=) tokens x (channels * width); does not alias v0
-  Matrix<Wide<T>> leaving;         // (=) sequences x state; may be empty, may alias entering
+  Vector<const Wide<T>* const> entering;  // state of each sequence, or empty for zero
+  Matrix<T> z;                            // (=) tokens x (channels * width); does not alias v0
+  Vector<Wide<T>* const> leaving;  // (=) state after the last token; may be empty, leaving[b] may equal entering[b]
   double factor_range = admitted_decay<Wide<T>>();
 };
 

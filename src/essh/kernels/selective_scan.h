@@ -10,7 +10,8 @@ namespace essh {
 // The recurrence of one mode i of channel k, with rho = exp(-gamma), gamma = softplus(decay):
 //   H(t) = rho e^{-clock(t)} R(theta) H(t-1) + write(t) e1 v_k(t)^T           H in R^{2 x P}
 //   z_k(t) = sum_i read(t) (H(t)^T kappa - zero_lag write(t) kappa_c v_k(t))   kappa = (kappa_c, -kappa_s)
-// A state is stored as [channel][mode][2][P], one row per sequence.
+// A state is stored as [channel][mode][2][P]. Kernels take one pointer per sequence, so states may lie anywhere; the
+// vectors of pointers lie where the kernel runs.
 
 inline constexpr Index kScanChunk = 64;
 
@@ -46,10 +47,10 @@ struct SelectiveScanForward {
   Matrix<const T> v;                         // tokens x (channels * width)
   Matrix<const Wide<T>> write, read, clock;  // tokens x (channels * modes)
   Modes<const Wide<T>> modes;
-  Matrix<const Wide<T>> entering;  // sequences x state, or empty for zero
-  Matrix<T> z;                     // (=) tokens x (channels * width); does not alias v
+  Vector<const Wide<T>* const> entering;  // state of each sequence, or empty for zero
+  Matrix<T> z;                            // (=) tokens x (channels * width); does not alias v
   Matrix<Wide<T>> boundary;  // (=) (sequences * chunks) x state entering each chunk, kept for backward; may be empty
-  Matrix<Wide<T>> leaving;   // (=) sequences x state after the last token; may be empty, may alias entering
+  Vector<Wide<T>* const> leaving;  // (=) state after the last token; may be empty, leaving[b] may equal entering[b]
   double factor_range = admitted_decay<Wide<T>>();
 };
 
@@ -77,8 +78,9 @@ struct SelectiveStep {
   Matrix<const T> v;                         // sequences x (channels * width)
   Matrix<const Wide<T>> write, read, clock;  // sequences x (channels * modes)
   Modes<const Wide<T>> modes;
-  Matrix<Wide<T>> state;  // (in, out) sequences x state
-  Matrix<T> z;            // (=) sequences x (channels * width)
+  Vector<const Wide<T>* const> entering;  // state of each sequence
+  Vector<Wide<T>* const> leaving;         // (=) state after the token; leaving[b] may equal entering[b]
+  Matrix<T> z;                            // (=) sequences x (channels * width)
 };
 
 inline Index scan_chunks(Index length) {

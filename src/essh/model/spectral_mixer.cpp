@@ -5,6 +5,7 @@
 
 #include "essh/kernels/gates.h"
 #include "essh/kernels/gemm.h"
+#include "essh/kernels/row_pointers.h"
 #include "essh/kernels/selective_mix.h"
 #include "essh/kernels/selective_scan.h"
 #include "essh/kernels/value_blend.h"
@@ -139,13 +140,15 @@ class SpectralMixer : public Mixer<T> {
     if (pass.length > 1) return mix(pass, weights, u, x, x, state);
     SpectralTape<T> kept;
     project(pass, weights, u, kept);
+    const auto states = pointers(pass, state);
     launch(pass.stream, SelectiveStep<T>{.width = width_,
                                          .v = blended(pass, weights, kept),
                                          .write = kept.write,
                                          .read = kept.read,
                                          .clock = kept.clock,
                                          .modes = tables(weights, pass.capacity),
-                                         .state = state,
+                                         .entering = {states.data, states.size},
+                                         .leaving = states,
                                          .z = kept.z});
     add_output(pass, weights, kept.z, x, x);
   }
@@ -164,6 +167,7 @@ class SpectralMixer : public Mixer<T> {
     const auto projection = pass.arena.matrix<T>(pass.tokens(), linear.columns()),
                z = pass.arena.matrix<T>(pass.tokens(), channels * width_);
     linear.forward(pass, weights, u, projection);
+    const auto states = pointers(pass, state);
     launch(pass.stream, SelectiveMix<T>{.sequences = pass.sequences,
                                         .length = pass.length,
                                         .width = width_,
@@ -177,10 +181,18 @@ class SpectralMixer : public Mixer<T> {
                                         .blend = weights.vector(blend_).first(channels),
                                         .eps = config_.value_norm_eps,
                                         .modes = tables(weights, pass.capacity),
-                                        .entering = state,
+                                        .entering = {states.data, states.size},
                                         .z = z,
-                                        .leaving = state});
+                                        .leaving = states});
     add_output(pass, weights, z, x, y);
+  }
+
+  // One pointer per sequence; none for no state.
+  static Vector<W*> pointers(const Pass& pass, Matrix<W> state) {
+    if (state.empty()) return {};
+    const auto rows = pass.arena.vector<W*>(state.rows);
+    launch(pass.stream, RowPointers<W>{.matrix = state, .pointers = rows});
+    return rows;
   }
 
   // Everything before the scan: v0 and the gates, and room for z.

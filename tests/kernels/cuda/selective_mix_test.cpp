@@ -15,6 +15,7 @@ struct Problem {
   MixCase size;
   StridedMatrix<double> v0, write, read, clock, write_bias, read_bias, clock_bias, blend;
   StridedMatrix<double> decay, frequency, readout_cos, readout_sin, zero_lag, entering, z, leaving;
+  std::vector<double*> entering_rows, leaving_rows;
 
   explicit Problem(const MixCase& s)
       : size(s),
@@ -33,7 +34,9 @@ struct Problem {
         zero_lag(decay),
         entering(s.sequences, s.channels * 2 * s.modes * s.width),
         z(v0),
-        leaving(entering) {
+        leaving(entering),
+        entering_rows(entering.rows()),
+        leaving_rows(leaving.rows()) {
     Rng rng(77);
     v0.normal(rng);
     for (auto* logits : {&write, &read, &clock}) logits->normal(rng);
@@ -63,9 +66,9 @@ struct Problem {
             .blend = blend.vector(),
             .eps = 1e-6,
             .modes = {decay.view, frequency.view, readout_cos.view, readout_sin.view, zero_lag.view},
-            .entering = entering.view,
+            .entering = {entering_rows.data(), size.sequences},
             .z = z.view,
-            .leaving = leaving.view};
+            .leaving = {leaving_rows.data(), size.sequences}};
   }
 };
 
@@ -110,9 +113,9 @@ struct Twin {
             .blend = blend.vector(),
             .eps = 1e-6,
             .modes = {decay.view(), frequency.view(), readout_cos.view(), readout_sin.view(), zero_lag.view()},
-            .entering = entering.view(),
+            .entering = {entering.rows().data, size.sequences},
             .z = z.view(),
-            .leaving = leaving.view()};
+            .leaving = leaving.rows()};
   }
 };
 

@@ -1,5 +1,7 @@
 #include "essh/kernels/selective_scan.h"
 
+#include <cstring>
+
 #include "tests/kernels/cuda/twin_matrix.h"
 
 namespace essh {
@@ -83,18 +85,20 @@ void check(const ScanCase& size) {
                                         .clock = std::get<3>(list),
                                         .modes = {std::get<4>(list), std::get<5>(list), std::get<6>(list),
                                                   std::get<7>(list), std::get<8>(list)},
-                                        .entering = std::get<9>(list),
+                                        .entering = {std::get<9>(list).data, size.sequences},
                                         .z = std::get<10>(list),
                                         .boundary = std::get<11>(list),
                                         .leaving = std::get<12>(list),
                                         .factor_range = size.range});
   };
   forward(gpu(), T{}, v.view(), write.view(), read.view(), clock.view(), decay.view(), frequency.view(),
-          readout_cos.view(), readout_sin.view(), zero_lag.view(), entering.view(), z.view(), boundary.view(),
-          leaving.view());
+          readout_cos.view(), readout_sin.view(), zero_lag.view(), entering.rows(), z.view(), boundary.view(),
+          leaving.rows());
+  auto host_entering = p.entering.rows(), host_leaving = p.leaving.rows();
   forward(host(), double{}, p.v.view, p.write.view, p.read.view, p.clock.view, p.decay.view, p.frequency.view,
-          p.readout_cos.view, p.readout_sin.view, p.zero_lag.view, p.entering.view, p.z.view, p.boundary.view,
-          p.leaving.view);
+          p.readout_cos.view, p.readout_sin.view, p.zero_lag.view,
+          Vector<double*>{host_entering.data(), size.sequences}, p.z.view, p.boundary.view,
+          Vector<double*>{host_leaving.data(), size.sequences});
   // bf16 rounds the outputs; sums and states are float32 with 16 bits kept of every factor.
   constexpr bool kRounded = std::is_same_v<T, BFloat16>;
   const double wide = kRounded ? 1e-4 : 1e-6;
@@ -183,18 +187,26 @@ TYPED_TEST(SelectiveScanCuda, StepAgreesWithTheCpu) {
   ESSH_NEEDS_GPU();
   using T = TypeParam;
   Problem p({.sequences = 5, .length = 1, .channels = 3, .modes = 8, .width = 28});
-  const TwinMatrix<T> v(p.v), z(p.z);
-  const TwinMatrix<float> write(p.write), read(p.read), clock(p.clock), state(p.entering), decay(p.decay),
-      frequency(p.frequency), readout_cos(p.readout_cos), readout_sin(p.readout_sin), zero_lag(p.zero_lag);
-  run(gpu(), SelectiveStep<T>{
-                 .width = 28,
-                 .v = v.view(),
-                 .write = write.view(),
-                 .read = read.view(),
-                 .clock = clock.view(),
-                 .modes = {decay.view(), frequency.view(), readout_cos.view(), readout_sin.view(), zero_lag.view()},
-                 .state = state.view(),
-                 .z = z.view()});
+  const TwinMatrix<T> v(p.v), z(p.z), z_in_place(p.z);
+  const TwinMatrix<float> write(p.write), read(p.read), clock(p.clock), entering(p.entering), in_place(p.entering),
+      leaving(p.leaving), decay(p.decay), frequency(p.frequency), readout_cos(p.readout_cos),
+      readout_sin(p.readout_sin), zero_lag(p.zero_lag);
+  const auto step = [&](const TwinMatrix<float>& from, const TwinMatrix<float>& to, const TwinMatrix<T>& out) {
+    run(gpu(), SelectiveStep<T>{
+                   .width = 28,
+                   .v = v.view(),
+                   .write = write.view(),
+                   .read = read.view(),
+                   .clock = clock.view(),
+                   .modes = {decay.view(), frequency.view(), readout_cos.view(), readout_sin.view(), zero_lag.view()},
+                   .entering = {from.rows().data, 5},
+                   .leaving = to.rows(),
+                   .z = out.view()});
+  };
+  step(entering, leaving, z);
+  step(in_place, in_place, z_in_place);
+  entering.expect_close(p.entering, "the state that is kept", 0);
+  const auto host_entering = p.entering.rows(), host_leaving = p.leaving.rows();
   run(host(), SelectiveStep<double>{
                   .width = 28,
                   .v = p.v.view,
@@ -202,10 +214,51 @@ TYPED_TEST(SelectiveScanCuda, StepAgreesWithTheCpu) {
                   .read = p.read.view,
                   .clock = p.clock.view,
                   .modes = {p.decay.view, p.frequency.view, p.readout_cos.view, p.readout_sin.view, p.zero_lag.view},
-                  .state = p.entering.view,
+                  .entering = {host_entering.data(), 5},
+                  .leaving = {host_leaving.data(), 5},
                   .z = p.z.view});
-  z.expect_close(p.z, "z");
-  state.expect_close(p.entering, "state", 1, 1e-6);
+  for (const auto* result : {&z, &z_in_place}) result->expect_close(p.z, "z");
+  for (const auto* state : {&leaving, &in_place}) state->expect_close(p.leaving, "state", 1, 1e-6);
+}
+
+// The state of a sequence after 150 tokens and its outputs, alone and as the last of eight.
+TYPED_TEST(SelectiveScanCuda, BitsDoNotDependOnOtherSequences) {
+  ESSH_NEEDS_GPU();
+  using T = TypeParam;
+  constexpr Index kLength = 150, kSequences = 8;
+  Problem p({.sequences = kSequences, .length = kLength, .channels = 3, .modes = 8, .width = 28});
+  const TwinMatrix<T> v(p.v), z(p.z), z_alone(p.z);
+  const TwinMatrix<float> write(p.write), read(p.read), clock(p.clock), entering(p.entering), leaving(p.leaving),
+      leaving_alone(p.leaving), decay(p.decay), frequency(p.frequency), readout_cos(p.readout_cos),
+      readout_sin(p.readout_sin), zero_lag(p.zero_lag);
+  const auto scan = [&](Index first, const TwinMatrix<T>& out, const TwinMatrix<float>& state) {
+    const Index count = kSequences - first;
+    const auto tokens = [&](const auto& m) { return m.view().middle(first * kLength, count * kLength); };
+    run(gpu(), SelectiveScanForward<T>{
+                   .sequences = count,
+                   .length = kLength,
+                   .width = 28,
+                   .v = tokens(v),
+                   .write = tokens(write),
+                   .read = tokens(read),
+                   .clock = tokens(clock),
+                   .modes = {decay.view(), frequency.view(), readout_cos.view(), readout_sin.view(), zero_lag.view()},
+                   .entering = {entering.rows().data + first, count},
+                   .z = tokens(out),
+                   .boundary = {},
+                   .leaving = {state.rows().data + first, count}});
+  };
+  scan(0, z, leaving);
+  scan(kSequences - 1, z_alone, leaving_alone);
+  const auto last = [](const auto& m, Index rows) {
+    const auto all = m.download();
+    return std::vector(all.end() - rows * m.view().stride, all.end());
+  };
+  const auto expect_same = [](const auto& a, const auto& b) {
+    EXPECT_EQ(std::memcmp(a.data(), b.data(), a.size() * sizeof(a[0])), 0);
+  };
+  expect_same(last(z, kLength), last(z_alone, kLength));
+  expect_same(last(leaving, 1), last(leaving_alone, 1));
 }
 
 }  // namespace

@@ -39,17 +39,23 @@ class TwinMatrix {
       : rows_(from.view.rows),
         cols_(from.view.cols),
         stride_(from.view.stride),
-        memory_(Device::Cuda, std::max<Index>(1, rows_ * stride_), "test") {
+        memory_(Device::Cuda, std::max<Index>(1, rows_ * stride_), "test"),
+        pointers_(Device::Cuda, std::max<Index>(1, rows_), "test") {
     std::vector<T> values;
     for (auto& x : from.storage) {
       values.push_back(T(static_cast<float>(x)));
       x = static_cast<double>(static_cast<float>(values.back()));
     }
     gpu().copy(memory_.data(), values.data(), values.size() * sizeof(T));
+    std::vector<T*> pointers;
+    for (Index r = 0; r < rows_; ++r) pointers.push_back(view().row(r));
+    gpu().copy(pointers_.data(), pointers.data(), pointers.size() * sizeof(T*));
   }
 
   Matrix<T> view() const { return {memory_.data(), rows_, cols_, stride_}; }
   Vector<T> vector() const { return {memory_.data(), cols_}; }
+  // One pointer per row, on the device.
+  Vector<T*> rows() const { return pointers_.view(0, rows_); }
   std::vector<T> download() const {
     std::vector<T> values(static_cast<std::size_t>(rows_ * stride_));
     gpu().copy(values.data(), memory_.data(), values.size() * sizeof(T));
@@ -81,6 +87,7 @@ class TwinMatrix {
  private:
   Index rows_, cols_, stride_;
   Array<T> memory_;
+  Array<T*> pointers_;
 };
 
 template <class T>

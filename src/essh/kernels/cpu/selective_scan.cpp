@@ -39,7 +39,7 @@ void scan_forward(Scratch& scratch, const SelectiveScanForward<T>& op, const Rot
   if (op.entering.empty())
     std::fill_n(state, size, T(0));
   else
-    std::copy_n(op.entering.row(sequence) + channel * size, size, state);
+    std::copy_n(op.entering[sequence] + channel * size, size, state);
   for (Index chunk = 0; chunk < chunks; ++chunk) {
     const Index first = sequence * op.length + chunk * kScanChunk;
     const Index n = std::min(kScanChunk, op.length - chunk * kScanChunk);
@@ -52,7 +52,7 @@ void scan_forward(Scratch& scratch, const SelectiveScanForward<T>& op, const Rot
     carry_state(f, state, width);
     cpu::add_product<T>(2 * modes, width, n, {f.w, kScanChunk, 1}, v, width, state, width);
   }
-  if (!op.leaving.empty()) std::copy_n(state, size, op.leaving.row(sequence) + channel * size);
+  if (!op.leaving.empty()) std::copy_n(state, size, op.leaving[sequence] + channel * size);
 }
 
 // Sums over one sequence of the gradients of one channel's modal tables, mode by mode.
@@ -364,7 +364,9 @@ void run(cpu::Stream& stream, const SelectiveStep<T>& op) {
       known = k;
       const T* v = op.v.row(r) + k * width;
       T* __restrict z = op.z.row(r) + k * width;
-      T* state = op.state.row(r) + k * 2 * modes * width;
+      const Index size = 2 * modes * width;
+      T* state = op.leaving[r] + k * size;
+      if (op.entering[r] != op.leaving[r]) std::copy_n(op.entering[r] + k * size, size, state);
       std::fill_n(z, width, T(0));
       T current = 0;
       for (Index i = 0; i < modes; ++i) {

@@ -64,8 +64,8 @@ __global__ void __launch_bounds__(kTileThreads)
 // One thread carries one value of one mode through the chunks; `states` holds increments and becomes the entering
 // states.
 __global__ void carry_states(Index sequences, Index length, int channels, int modes, int width,
-                             Matrix<const float> entering, ScanTables tables, const float* through,
-                             Matrix<float> states, Matrix<float> leaving) {
+                             Vector<const float* const> entering, ScanTables tables, const float* through,
+                             Matrix<float> states, Vector<float* const> leaving) {
   after_previous();
   const Index item = Index{blockIdx.x} * blockDim.x + threadIdx.x;
   if (item >= sequences * channels * modes * width) return;
@@ -77,8 +77,8 @@ __global__ void carry_states(Index sequences, Index length, int channels, int mo
   const float2* turns = tables.turns_of(channel, mode);
   float x = 0, y = 0;
   if (!entering.empty()) {
-    x = entering(sequence, column);
-    y = entering(sequence, column + width);
+    x = entering[sequence][column];
+    y = entering[sequence][column + width];
   }
   constexpr int kAhead = 8;
   for (Index begin = 0; begin < chunks; begin += kAhead) {
@@ -105,8 +105,8 @@ __global__ void carry_states(Index sequences, Index length, int channels, int mo
     }
   }
   if (leaving.empty()) return;
-  leaving(sequence, column) = x;
-  leaving(sequence, column + width) = y;
+  leaving[sequence][column] = x;
+  leaving[sequence][column + width] = y;
 }
 
 template <class S>
@@ -165,7 +165,9 @@ __global__ void step(SelectiveStep<T> op) {
   const Index channel = column / width;
   const int p = static_cast<int>(column % width);
   const float v = widen(op.v(sequence, column));
-  float* state = op.state.row(sequence) + channel * modes * 2 * width + p;
+  const Index first = channel * modes * 2 * width + p;
+  const float* entering = op.entering[sequence] + first;
+  float* leaving = op.leaving[sequence] + first;
   float z = 0;
   for (int mode = 0; mode < modes; ++mode) {
     const Index gate = channel * modes + mode;
@@ -173,11 +175,11 @@ __global__ void step(SelectiveStep<T> op) {
     float sine, cosine;
     sincosf(op.modes.frequency(channel, mode), &sine, &cosine);
     const float written = op.write(sequence, gate) * v;
-    float* place = state + 2 * mode * width;
-    const float a = place[0], b = place[width];
+    const int place = 2 * mode * width;
+    const float a = entering[place], b = entering[place + width];
     const float x = kept * (cosine * a - sine * b) + written, y = kept * (sine * a + cosine * b);
-    place[0] = x;
-    place[width] = y;
+    leaving[place] = x;
+    leaving[place + width] = y;
     const float kc = op.modes.readout_cos(channel, mode);
     z += op.read(sequence, gate) *
          (x * kc - y * op.modes.readout_sin(channel, mode) - op.modes.zero_lag(channel, mode) * kc * written);
