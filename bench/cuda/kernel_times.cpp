@@ -16,6 +16,7 @@
 #include "essh/kernels/gemm.h"
 #include "essh/kernels/rms_norm.h"
 #include "essh/kernels/rope.h"
+#include "essh/kernels/row_pointers.h"
 #include "essh/kernels/selective_scan.h"
 #include "essh/kernels/swiglu.h"
 #include "essh/kernels/value_blend.h"
@@ -277,10 +278,17 @@ void attention(Bench& bench, cuda::Stream& stream, const Shape& s) {
     const auto positions = bench.vector<Index>(sequences);
     const std::vector<Index> host(static_cast<std::size_t>(sequences), 3 * window);
     stream.copy(positions.data, host.data(), host.size() * sizeof(Index));
-    bench.measure(fmt::format("{} window step, {} sequences", s.name, sequences),
-                  2.0 * static_cast<double>(keys.rows * keys.cols) * sizeof(B), "TB/s", [&] {
-                    run(stream, WindowStep<B>{64, window, q, k, v, keys, values, positions, out});
-                  });
+    const auto rows = [&](Matrix<B> caches) {
+      const auto pointers = bench.vector<B*>(sequences);
+      run(stream, RowPointers<B>{caches, pointers});
+      return pointers;
+    };
+    const auto key_rows = rows(keys), value_rows = rows(values);
+    bench.measure(
+        fmt::format("{} window step, {} sequences", s.name, sequences),
+        2.0 * static_cast<double>(keys.rows * keys.cols) * sizeof(B), "TB/s", [&] {
+          run(stream, WindowStep<B>{64, window, window, 3 * window + 1, q, k, v, key_rows, value_rows, positions, out});
+        });
   }
 }
 

@@ -1,107 +1,204 @@
 #include "essh/kernels/window_step.h"
 
-#include "essh/kernels/window_attention.h"
+#include "essh/kernels/reference/window_attention.h"
 #include "tests/kernels/kernel_checks.h"
 
 namespace essh {
 namespace {
 
-template <class T>
-class WindowStepTest : public ::testing::Test {};
-TYPED_TEST_SUITE(WindowStepTest, FloatTypes);
+struct Heads {
+  Index query, kv;
+};
+constexpr Index kHeadDim = 6;
 
-// Sequences of `length` tokens, the last `window` of them seen, and the same token by token.
+// One cache for each sequence, each in memory of its own. Rows not filled yet hold NaN: they must not be read.
+template <class T>
+struct Caches {
+  Index width;
+  std::vector<std::vector<T>> keys, values;
+  std::vector<T*> key_pointers, value_pointers;
+
+  Caches(Index sequences, Index rows, Index columns) : width(columns) {
+    for (Index b = 0; b < sequences; ++b) {
+      for (auto* side : {&keys, &values}) side->emplace_back(static_cast<std::size_t>(rows * width), T(NAN));
+    }
+    for (auto& cache : keys) key_pointers.push_back(cache.data());
+    for (auto& cache : values) value_pointers.push_back(cache.data());
+  }
+  T* key(Index b, Index row) const { return key_pointers[static_cast<std::size_t>(b)] + row * width; }
+  T* value(Index b, Index row) const { return value_pointers[static_cast<std::size_t>(b)] + row * width; }
+};
+
+template <class T>
+void step(cpu::Stream& stream, const Caches<T>& caches, Index window, Index rows, Matrix<const T> q, Matrix<const T> k,
+          Matrix<const T> v, const std::vector<Index>& positions, Matrix<T> out) {
+  run(stream, WindowStep<T>{.head_dim = kHeadDim,
+                            .window = window,
+                            .rows = rows,
+                            .longest = *std::max_element(positions.begin(), positions.end()) + 1,
+                            .q = q,
+                            .k = k,
+                            .v = v,
+                            .keys = {caches.key_pointers.data(), q.rows},
+                            .values = {caches.value_pointers.data(), q.rows},
+                            .positions = {positions.data(), q.rows},
+                            .out = out});
+}
+
+// Sequences of `kLength` tokens that begin together.
 template <class T>
 struct Problem {
-  static constexpr Index kSequences = 3, kLength = 40, kHeads = 2, kHeadDim = 6, kWidth = kHeads * kHeadDim;
+  static constexpr Index kSequences = 3, kLength = 40;
+  Heads heads;
   StridedMatrix<T> q, k, v, out;
 
-  Problem() : q(kSequences * kLength, kWidth), k(q), v(q), out(q) {
+  explicit Problem(Heads h)
+      : heads(h), q(kSequences * kLength, h.query * kHeadDim), k(kSequences * kLength, h.kv * kHeadDim), v(k), out(q) {
     Rng rng(5);
     q.normal(rng, 1.5);
     k.normal(rng, 1.5);
     v.normal(rng);
   }
-  // Row t of sequence b for every b, where b starts b tokens later.
+  // Row t of every sequence.
   Matrix<T> token(const StridedMatrix<T>& m, Index t) const {
-    return {m.view.row(t), kSequences, kWidth, kLength * m.view.stride};
+    return {m.view.row(t), kSequences, m.view.cols, kLength * m.view.stride};
+  }
+  // Every token one after the other, with rings of `rows` rows, or caches that grow.
+  StridedMatrix<T> step_by_step(cpu::Stream& stream, Index window, Index rows) const {
+    const Caches<T> caches(kSequences, rows == 0 ? kLength : rows, k.view.cols);
+    StridedMatrix<T> result(out);
+    for (Index t = 0; t < kLength; ++t)
+      step<T>(stream, caches, window, rows, token(q, t), token(k, t), token(v, t), {t, t, t}, token(result, t));
+    EXPECT_TRUE(result.gap_is_intact());
+    return result;
+  }
+  void expect_definition(const StridedMatrix<T>& stepped, Index window) const {
+    for (Index b = 0; b < kSequences; ++b) {
+      for (Index h = 0; h < heads.query; ++h) {
+        const Index column = h * kHeadDim, kv_column = h / (heads.query / heads.kv) * kHeadDim;
+        std::vector<std::vector<double>> queries, keys, values;
+        for (Index t = b * kLength; t < (b + 1) * kLength; ++t) {
+          queries.push_back(q.row(t, column, kHeadDim));
+          keys.push_back(k.row(t, kv_column, kHeadDim));
+          values.push_back(v.row(t, kv_column, kHeadDim));
+        }
+        const auto exact = reference::window_attention(queries, keys, values, 0, static_cast<std::size_t>(window));
+        for (Index t = 0; t < kLength; ++t) {
+          for (Index i = 0; i < kHeadDim; ++i)
+            expect_close(stepped.view(b * kLength + t, column + i),
+                         exact.out[static_cast<std::size_t>(t)][static_cast<std::size_t>(i)], "out", 2);
+        }
+      }
+    }
   }
 };
 
 template <class T>
-StridedMatrix<T> step_by_step(cpu::Stream& stream, const Problem<T>& p, Index window) {
-  using P = Problem<T>;
-  StridedMatrix<T> keys(P::kSequences, window * P::kWidth), values(keys), out(p.out);
-  // Rows not filled yet are not read.
-  keys.fill([] { return NAN; });
-  values.fill([] { return NAN; });
-  std::vector<Index> positions(P::kSequences, 0);
-  for (Index t = 0; t < P::kLength; ++t) {
-    run(stream, WindowStep<T>{P::kHeadDim,
-                              window,
-                              p.token(p.q, t),
-                              p.token(p.k, t),
-                              p.token(p.v, t),
-                              keys.view,
-                              values.view,
-                              {positions.data(), P::kSequences},
-                              p.token(out, t)});
-    for (auto& position : positions) ++position;
+class WindowStepTest : public ::testing::Test {};
+TYPED_TEST_SUITE(WindowStepTest, FloatTypes);
+
+TYPED_TEST(WindowStepTest, TokenByTokenAgreesWithTheDefinition) {
+  cpu::Stream stream(2);
+  for (const Heads heads : {Heads{2, 2}, Heads{4, 1}, Heads{8, 2}}) {
+    const Problem<TypeParam> p(heads);
+    for (const Index window : {1, 7, 39, 40, 100}) p.expect_definition(p.step_by_step(stream, window, window), window);
   }
-  EXPECT_TRUE(keys.gap_is_intact() && values.gap_is_intact() && out.gap_is_intact());
-  return out;
 }
 
-TYPED_TEST(WindowStepTest, TokenByTokenIsTheWholeSequence) {
-  using T = TypeParam;
-  using P = Problem<T>;
+TYPED_TEST(WindowStepTest, BitsDoNotDependOnTheRowsOfTheCache) {
   cpu::Stream stream(2);
-  const P p;
-  for (const Index window : {1, 7, 39, 40, 100}) {
-    run(stream, WindowAttentionForward<T>{
-                    P::kSequences, P::kLength, 0, P::kHeadDim, window, p.q.view, p.k.view, p.v.view, p.out.view, {}});
-    const auto stepped = step_by_step(stream, p, window);
-    for (Index r = 0; r < p.out.view.rows; ++r) {
-      for (Index c = 0; c < P::kWidth; ++c)
-        expect_close(stepped.view(r, c), static_cast<double>(p.out.view(r, c)), "out", 2);
+  const Problem<TypeParam> p({4, 2});
+  for (const Index window : {1, 7, 39}) {
+    const auto expected = p.step_by_step(stream, window, window);
+    for (const Index rows : {window + 1, window + 9, Index{0}}) {
+      const auto result = p.step_by_step(stream, window, rows);
+      EXPECT_EQ(
+          std::memcmp(result.storage.data(), expected.storage.data(), sizeof(TypeParam) * expected.storage.size()), 0)
+          << "window " << window << ", rows " << rows;
     }
   }
 }
 
-TYPED_TEST(WindowStepTest, SequencesStandAtPositionsOfTheirOwn) {
+TYPED_TEST(WindowStepTest, WindowWithoutBoundSeesEverything) {
+  cpu::Stream stream(2);
+  const Problem<TypeParam> p({4, 2});
+  p.expect_definition(p.step_by_step(stream, Index{1} << 40, 0), Problem<TypeParam>::kLength);
+  p.expect_definition(p.step_by_step(stream, std::numeric_limits<Index>::max(), 0), Problem<TypeParam>::kLength);
+}
+
+TYPED_TEST(WindowStepTest, WritesTheRowOfThePositionAlone) {
   using T = TypeParam;
   cpu::Stream stream(2);
-  const Index window = 4, width = 8;
+  constexpr Index kWindow = 4, kRows = 5, kWidth = 2 * kHeadDim;
   Rng rng(1);
-  StridedMatrix<T> q(2, width), k(q), v(q), keys(2, window * width), values(keys), out(q);
-  for (auto* m : {&q, &k, &v, &keys, &values}) m->normal(rng);
-  const StridedMatrix<T> keys_before(keys);
-  const Index positions[] = {1, 6};
-  run(stream, WindowStep<T>{4, window, q.view, k.view, v.view, keys.view, values.view, {positions, 2}, out.view});
-  for (Index b = 0; b < 2; ++b) {
-    const Index slot = positions[b] % window, filled = b == 0 ? 2 : 4;
-    for (Index r = 0; r < window; ++r) {
-      for (Index c = 0; c < width; ++c)
-        EXPECT_EQ(keys.view(b, r * width + c), r == slot ? k.view(b, c) : keys_before.view(b, r * width + c));
-    }
-    StridedMatrix<T> alone(1, width);
-    run(stream, WindowAttentionForward<T>{1,
-                                          1,
-                                          filled - 1,
-                                          4,
-                                          window,
-                                          q.view.middle(b, 1),
-                                          dense(keys.view.row(b), filled, width),
-                                          dense(values.view.row(b), filled, width),
-                                          alone.view,
-                                          {}});
-    for (Index c = 0; c < width; ++c) EXPECT_EQ(out.view(b, c), alone.view(0, c));
+  StridedMatrix<T> q(2, 2 * kWidth), k(2, kWidth), v(k), out(q);
+  for (auto* m : {&q, &k, &v}) m->normal(rng);
+  const Caches<T> caches(2, kRows, kWidth);
+  for (const auto* pointers : {&caches.key_pointers, &caches.value_pointers}) {
+    for (T* cache : *pointers) std::generate_n(cache, kRows * kWidth, [&] { return static_cast<T>(rng.normal()); });
   }
+  const auto keys = caches.keys, values = caches.values;
+  const std::vector<Index> positions{1, 7};
+  step<T>(stream, caches, kWindow, kRows, q.view, k.view, v.view, positions, out.view);
+  for (std::size_t b = 0; b < 2; ++b) {
+    for (Index i = 0; i < kRows * kWidth; ++i) {
+      const auto at = static_cast<std::size_t>(i);
+      const bool fresh = i / kWidth == positions[b] % kRows;
+      EXPECT_EQ(caches.keys[b][at], fresh ? k.view(static_cast<Index>(b), i % kWidth) : keys[b][at]);
+      EXPECT_EQ(caches.values[b][at], fresh ? v.view(static_cast<Index>(b), i % kWidth) : values[b][at]);
+    }
+  }
+}
+
+// A sequence alone, and as the last of eight at positions of their own; and later, with what it sees elsewhere in the
+// ring.
+TYPED_TEST(WindowStepTest, BitsDoNotDependOnOtherSequencesOrThePlaceInTheRing) {
+  using T = TypeParam;
+  cpu::Stream stream(2);
+  constexpr Index kSequences = 8, kWindow = 30, kRows = 33, kWidth = 2 * kHeadDim, kPosition = 50;
+  Rng rng(3);
+  StridedMatrix<T> q(kSequences, 4 * kWidth), k(kSequences, kWidth), v(k), out(q);
+  for (auto* m : {&q, &k, &v}) m->normal(rng, 1.5);
+  StridedMatrix<T> seen_keys(kWindow - 1, kWidth), seen_values(seen_keys);
+  seen_keys.normal(rng, 1.5);
+  seen_values.normal(rng);
+
+  const auto fill = [&](const Caches<T>& caches, Index b, Index position) {
+    for (Index i = 0; i < kWindow - 1; ++i) {
+      const Index row = (position - kWindow + 1 + i) % kRows;
+      std::copy_n(seen_keys.view.row(i), kWidth, caches.key(b, row));
+      std::copy_n(seen_values.view.row(i), kWidth, caches.value(b, row));
+    }
+  };
+  const auto last = [&](Matrix<T> m) { return m.middle(kSequences - 1, 1); };
+  const auto alone_at = [&](Index position) {
+    const Caches<T> caches(1, kRows, kWidth);
+    fill(caches, 0, position);
+    StridedMatrix<T> result(1, 4 * kWidth);
+    step<T>(stream, caches, kWindow, kRows, last(q.view), last(k.view), last(v.view), {position}, result.view);
+    return result.storage;
+  };
+  const auto expected = alone_at(kPosition);
+  for (Index later = 1; later < kRows; ++later) {
+    const auto result = alone_at(kPosition + later);
+    EXPECT_EQ(std::memcmp(result.data(), expected.data(), sizeof(T) * static_cast<std::size_t>(4 * kWidth)), 0)
+        << later;
+  }
+
+  const Caches<T> caches(kSequences, kRows, kWidth);
+  std::vector<Index> positions;
+  for (Index b = 0; b < kSequences; ++b) {
+    positions.push_back(b + 1 == kSequences ? kPosition : 29 + 17 * b);
+    fill(caches, b, positions.back());
+  }
+  step<T>(stream, caches, kWindow, kRows, q.view, k.view, v.view, positions, out.view);
+  EXPECT_EQ(
+      std::memcmp(out.view.row(kSequences - 1), expected.data(), sizeof(T) * static_cast<std::size_t>(4 * kWidth)), 0);
 }
 
 TYPED_TEST(WindowStepTest, BitsDoNotDependOnTheTeam) {
-  const Problem<TypeParam> p;
-  expect_same_bits_for_any_team([&](cpu::Stream& stream) { return std::vector{step_by_step(stream, p, 9)}; });
+  const Problem<TypeParam> p({4, 2});
+  expect_same_bits_for_any_team([&](cpu::Stream& stream) { return std::vector{p.step_by_step(stream, 9, 9)}; });
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include "essh/kernels/copy.h"
 #include "essh/kernels/gemm.h"
 #include "essh/kernels/rope.h"
+#include "essh/kernels/row_pointers.h"
 #include "essh/kernels/window_attention.h"
 #include "essh/kernels/window_step.h"
 #include "essh/model/stacked_linear.h"
@@ -82,13 +83,20 @@ class WindowMixer : public Mixer<T> {
     const Matrix<T> rings{reinterpret_cast<T*>(state.data), state.rows, 2 * ring,
                           state.stride * static_cast<Index>(sizeof(W) / sizeof(T))};
     if (pass.length == 1) {
+      const auto pointers = [&](Index first) {
+        const auto rows = pass.arena.vector<T*>(rings.rows);
+        launch(pass.stream, RowPointers<T>{.matrix = rings.block(0, rings.rows, first, ring), .pointers = rows});
+        return rows;
+      };
       launch(pass.stream, WindowStep<T>{.head_dim = config_.head_dim,
                                         .window = window,
+                                        .rows = window,
+                                        .longest = window,
                                         .q = step.q,
                                         .k = step.k,
                                         .v = step.v,
-                                        .keys = rings.left(ring),
-                                        .values = rings.block(0, rings.rows, ring, ring),
+                                        .keys = pointers(0),
+                                        .values = pointers(ring),
                                         .positions = positions.device,
                                         .out = step.out});
     } else {

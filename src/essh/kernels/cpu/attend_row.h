@@ -1,6 +1,7 @@
 #pragma once
 #include <algorithm>
 #include <cmath>
+#include <span>
 
 #include "essh/kernels/cpu/reduce.h"
 #include "essh/kernels/cpu/small_gemm.h"
@@ -25,15 +26,28 @@ T softmax_row(T* scores, Index columns, Index begin, Index end, T scale) {
   return top + std::log(total);
 }
 
-// out = the attention of one query over all rows of keys and values, one head's columns of each. Keys and values are
-// read once, in their own order. `scores` has room for their rows. Returns the log of the softmax denominator.
+// Keys and values of neighbouring positions, one head's columns of each.
 template <class T>
-T attend_row(const T* q, Matrix<const T> keys, Matrix<const T> values, T* scores, T* out) {
-  const Index dim = keys.cols;
+struct KeyValueRows {
+  Matrix<const T> keys, values;
+};
+
+// out = the attention of one query over the rows of all pieces, in their order; how rows are cut into pieces does not
+// change a bit. `scores` has room for one number per row. Returns the log of the softmax denominator.
+template <class T>
+T attend_row(const T* q, std::span<const KeyValueRows<T>> pieces, T* scores, T* out) {
+  const Index dim = pieces[0].keys.cols;
   const T scale = T(1) / std::sqrt(static_cast<T>(dim));
-  for (Index r = 0; r < keys.rows; ++r) scores[r] = dot(dim, q, keys.row(r));
-  const T log_sum = softmax_row(scores, keys.rows, 0, keys.rows, scale);
-  set_product<T>(1, dim, keys.rows, {scores, 0, 1}, values.data, values.stride, out, dim);
+  Index count = 0;
+  for (const auto& [keys, values] : pieces) {
+    for (Index r = 0; r < keys.rows; ++r) scores[count++] = dot(dim, q, keys.row(r));
+  }
+  const T log_sum = softmax_row(scores, count, 0, count, scale);
+  std::fill_n(out, dim, T(0));
+  for (const auto& [keys, values] : pieces) {
+    add_product<T>(1, dim, keys.rows, {scores, 0, 1}, values.data, values.stride, out, dim);
+    scores += keys.rows;
+  }
   return log_sum;
 }
 

@@ -6,16 +6,28 @@ namespace essh {
 
 template <class T>
 void run(cpu::Stream& stream, const WindowStep<T>& op) {
-  const Index width = op.q.cols, dim = op.head_dim, heads = width / dim;
+  ESSH_ASSERT(op.rows == 0 || op.rows >= op.window);
+  const Index width = op.k.cols, dim = op.head_dim, heads = op.q.cols / dim, group = heads / (width / dim);
   stream.pool().each(op.q.rows * heads, [&](Index task, int thread) {
     cpu::Scratch scratch(stream, thread);
-    const Index b = task / heads, column = task % heads * dim;
-    const Index slot = op.positions[b] % op.window, filled = std::min(op.positions[b] + 1, op.window);
-    const auto keys = dense(op.keys.row(b), filled, width).block(0, filled, column, dim),
-               values = dense(op.values.row(b), filled, width).block(0, filled, column, dim);
-    std::copy_n(op.k.row(b) + column, dim, keys.row(slot));
-    std::copy_n(op.v.row(b) + column, dim, values.row(slot));
-    cpu::attend_row<T>(op.q.row(b) + column, keys, values, scratch.take<T>(filled), op.out.row(b) + column);
+    const Index b = task / heads, head = task % heads, column = head / group * dim, position = op.positions[b];
+    const auto slot = [&](Index p) { return op.rows == 0 ? p : p % op.rows; };
+    T *keys = op.keys[b] + column, *values = op.values[b] + column;
+    const T *key = op.k.row(b) + column, *value = op.v.row(b) + column;
+    // Heads of a group run side by side: one writes the new row of the cache, and none reads it there.
+    if (head % group == 0) {
+      std::copy_n(key, dim, keys + slot(position) * width);
+      std::copy_n(value, dim, values + slot(position) * width);
+    }
+    // The cached positions in order, in one piece or in two, and the new one.
+    const Index cached = std::min(position, op.window - 1), first = slot(position - cached);
+    const Index before_wrap = op.rows == 0 ? cached : std::min(cached, op.rows - first);
+    const auto piece = [&](Index row, Index count) {
+      return cpu::KeyValueRows<T>{{keys + row * width, count, dim, width}, {values + row * width, count, dim, width}};
+    };
+    const cpu::KeyValueRows<T> pieces[] = {
+        piece(first, before_wrap), piece(0, cached - before_wrap), {{key, 1, dim, dim}, {value, 1, dim, dim}}};
+    cpu::attend_row<T>(op.q.row(b) + head * dim, pieces, scratch.take<T>(cached + 1), op.out.row(b) + head * dim);
   });
 }
 

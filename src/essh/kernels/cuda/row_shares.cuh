@@ -8,30 +8,38 @@
 // How attention of single queries is shared out over the GPU.
 namespace essh::cuda {
 
-// One counter for each query whose keys are split; zero between kernels.
+// One counter for each query whose keys are split; zero between kernels. Grows outside of recordings only, like every
+// memory; recorded launches go on with the counters that they were recorded with.
 class ShareCounters {
  public:
-  static constexpr Index kBlocksPerMultiprocessor = 8;
+  explicit ShareCounters(Stream&) {}
 
-  explicit ShareCounters(Stream& stream)
-      : counters_(Device::Cuda, kBlocksPerMultiprocessor * stream.multiprocessors(), "attention counters") {
-    check(cudaMemsetAsync(counters_.data(), 0, counters_.bytes(), stream.handle()), "attention counters");
+  unsigned* at_least(Stream& stream, Index count) {
+    if (counters_.empty() || counters_.back().size() < count) {
+      const Index size = std::max(count, counters_.empty() ? kFewest : 2 * counters_.back().size());
+      Array<unsigned> more(Device::Cuda, size, "attention counters");
+      check(cudaMemsetAsync(more.data(), 0, more.bytes(), stream.handle()), "attention counters");
+      counters_.push_back(std::move(more));
+    }
+    return counters_.back().data();
   }
-  unsigned* data() const { return counters_.data(); }
 
  private:
-  Array<unsigned> counters_;
+  static constexpr Index kFewest = 4096;
+  std::vector<Array<unsigned>> counters_;
 };
 
-// Splits the keys of `queries` queries, `rows` at most each, until there is a block for every place on the GPU, or too
-// few keys in a share to be worth it.
-inline device::Shares share_rows(Stream& stream, Scratch& scratch, Index queries, Index rows, Index head_dim) {
-  constexpr Index kFewestRows = 128;
-  const Index wanted = ShareCounters::kBlocksPerMultiprocessor * stream.multiprocessors() / std::max<Index>(1, queries);
-  const Index splits = std::clamp<Index>(wanted, 1, std::max<Index>(1, (rows + kFewestRows - 1) / kFewestRows));
-  if (splits == 1) return {1, nullptr, nullptr};
-  return {static_cast<int>(splits), scratch.take<float>(queries * splits * (head_dim + 2)),
-          stream.attachment<ShareCounters>().data()};
+// Room for the shares of `queries` queries that see up to `seen` rows each.
+inline device::Shares shares_of(Stream& stream, Scratch& scratch, Index queries, Index seen, Index head_dim) {
+  const Index most = device::most_shares(seen);
+  if (most <= 1) return {1, nullptr, nullptr};
+  return {static_cast<int>(most), scratch.take<float>(queries * most * (head_dim + 2)),
+          stream.attachment<ShareCounters>().at_least(stream, queries)};
+}
+// One block for each query, and each of its shares.
+inline Shape row_blocks(Index queries, const device::Shares& shares) {
+  return {.grid = dim3(static_cast<unsigned>(queries), static_cast<unsigned>(shares.most)),
+          .block = dim3(device::kRowThreads)};
 }
 
 // May the rows of these matrices be read 16 bytes at a time?

@@ -54,12 +54,10 @@ void attend_rows(cuda::Stream& stream, const AttentionShape& shape, Index slices
                  bool aligned) {
   cuda::Scratch scratch(stream);
   const Index queries = slices * shape.queries;
-  const auto shares = cuda::share_rows(stream, scratch, queries, shape.window, shape.head_dim);
+  const auto shares = cuda::shares_of(stream, scratch, queries, shape.window, shape.head_dim);
   cuda::with_lanes<T>(shape.head_dim, aligned, [&]<int kLanes, bool kAligned>() {
-    cuda::launch(
-        stream, "window attention of few queries",
-        {.grid = dim3(static_cast<unsigned>(queries * shares.splits)), .block = dim3(cuda::device::kRowThreads)},
-        cuda::device::attention_rows_forward<T, kLanes, kAligned>, shape, x, shares);
+    cuda::launch(stream, "window attention of few queries", cuda::row_blocks(queries, shares),
+                 cuda::device::attention_rows_forward<T, kLanes, kAligned>, shape, x, shares);
   });
 }
 

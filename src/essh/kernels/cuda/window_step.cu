@@ -7,43 +7,91 @@ namespace essh {
 namespace {
 
 using cuda::device::LanePart;
+using cuda::device::Share;
 
 template <class T>
 struct StepOperands {
   Matrix<const T> q, k, v;
-  Matrix<T> keys, values, out;
+  T* const* keys;
+  T* const* values;
   const Index* positions;
+  Matrix<T> out;
+};
+struct StepShape {
+  int heads, group, head_dim;  // `group` query heads read one kv head
+  Index window, rows;
+  float scale;
+  bool aligned;  // rows of the operands, and of caches that begin at a multiple of 16 bytes
 };
 
-// One block for each share of each head of each sequence. The new row is read from where it stands, never from the
-// ring, so no block waits for the one that puts it there.
-template <class T, int kLanes, bool kAligned>
-__global__ void __launch_bounds__(cuda::device::kRowThreads)
-    attend_ring(int heads, int head_dim, int window, float scale, StepOperands<T> x, cuda::device::Shares shares) {
-  using Part = LanePart<T, kAligned>;
-  const int item = static_cast<int>(blockIdx.x) / shares.splits, split = static_cast<int>(blockIdx.x) % shares.splits;
-  const int sequence = item / heads, column = item % heads * head_dim;
-  const Index width = static_cast<Index>(heads) * head_dim, position = x.positions[sequence];
-  const int slot = static_cast<int>(position % window),
-            filled = position < window ? static_cast<int>(position) + 1 : window;
-  const auto share = cuda::device::share_of({0, filled}, split, shares.splits, cuda::device::kRowThreads / kLanes);
-  T* keys = x.keys.row(sequence) + column;
-  T* values = x.values.row(sequence) + column;
-  const T* new_key = x.k.row(sequence) + column;
-  const T* new_value = x.v.row(sequence) + column;
-  if (share.begin <= slot && slot < share.end && threadIdx.x < kLanes) {
-    const int lane = static_cast<int>(threadIdx.x);
-    Part::load(new_key, lane, head_dim).store_to(keys + slot * width, lane, head_dim);
-    Part::load(new_value, lane, head_dim).store_to(values + slot * width, lane, head_dim);
+__device__ bool is_aligned(const void* pointer) {
+  return reinterpret_cast<std::uintptr_t>(pointer) % 16 == 0;
+}
+
+// One head of one sequence and its caches.
+template <class T>
+struct Step {
+  Index width, rows, position, first;  // `first` is the row of the first position of the share
+  int head_dim;
+  const T *new_key, *new_value;
+  T *keys, *values;
+
+  __device__ Index row_of(Index p) const { return rows == 0 ? p : p % rows; }
+
+  template <int kLanes, bool kAligned>
+  __device__ void append(int lane) const {
+    using Part = LanePart<T, kAligned>;
+    const Index row = row_of(position);
+    Part::load(new_key, lane, head_dim).store_to(keys + row * width, lane, head_dim);
+    Part::load(new_value, lane, head_dim).store_to(values + row * width, lane, head_dim);
   }
-  auto sum = cuda::device::attend_row<T, kLanes, kAligned>(
-      x.q.row(sequence) + column, head_dim, scale, share.begin, share.end,
-      [&](int r, int lane, Part& key, Part& value) {
-        key = Part::load(r == slot ? new_key : keys + r * width, lane, head_dim);
-        value = Part::load(r == slot ? new_value : values + r * width, lane, head_dim);
-      });
-  if (cuda::device::gather(sum, shares, item, split, head_dim))
-    cuda::device::write_row<T>(sum, head_dim, x.out.row(sequence) + column, nullptr);
+
+  // `fresh`: the last row of the share is the new one, read from where it stands and never from the cache, so no block
+  // waits for the one that writes it there.
+  template <int kLanes, bool kAligned>
+  __device__ auto attend(const T* q, float scale, int count, bool fresh) const {
+    using Part = LanePart<T, kAligned>;
+    const int cached = fresh ? count - 1 : count;
+    return cuda::device::attend_row<T, kLanes, kAligned>(
+        q, head_dim, scale, count, [&](int r, int lane, Part& key, Part& value) {
+          Index row = first + r;
+          if (rows != 0 && row >= rows) row -= rows;
+          key = Part::load(r < cached ? keys + row * width : new_key, lane, head_dim);
+          value = Part::load(r < cached ? values + row * width : new_value, lane, head_dim);
+        });
+  }
+};
+
+// One block for each head of each sequence, blockIdx.x, and each share, blockIdx.y.
+template <class T, int kLanes>
+__global__ void __launch_bounds__(cuda::device::kRowThreads)
+    attend_cache(StepShape shape, StepOperands<T> x, cuda::device::Shares shares) {
+  const int item = static_cast<int>(blockIdx.x), sequence = item / shape.heads, head = item % shape.heads;
+  const Index position = x.positions[sequence], seen = position < shape.window ? position + 1 : shape.window;
+  const Share share(seen, static_cast<int>(blockIdx.y));
+  if (share.count == 0) return;
+  const int column = head * shape.head_dim, kv_column = head / shape.group * shape.head_dim;
+  Step<T> step{.width = x.k.cols,
+               .rows = shape.rows,
+               .position = position,
+               .first = 0,
+               .head_dim = shape.head_dim,
+               .new_key = x.k.row(sequence) + kv_column,
+               .new_value = x.v.row(sequence) + kv_column,
+               .keys = x.keys[sequence] + kv_column,
+               .values = x.values[sequence] + kv_column};
+  step.first = step.row_of(position + 1 - seen + share.begin);
+  const bool aligned = shape.aligned && is_aligned(step.keys) && is_aligned(step.values);
+  const bool fresh = share.index == share.used - 1;
+  if (fresh && head % shape.group == 0 && threadIdx.x < kLanes) {
+    const int lane = static_cast<int>(threadIdx.x);
+    aligned ? step.template append<kLanes, true>(lane) : step.template append<kLanes, false>(lane);
+  }
+  const T* q = x.q.row(sequence) + column;
+  auto sum = aligned ? step.template attend<kLanes, true>(q, shape.scale, share.count, fresh)
+                     : step.template attend<kLanes, false>(q, shape.scale, share.count, fresh);
+  if (cuda::device::gather(sum, shares, item, share, shape.head_dim))
+    cuda::device::write_row<T>(sum, shape.head_dim, x.out.row(sequence) + column, nullptr);
 }
 
 }  // namespace
@@ -51,18 +99,21 @@ __global__ void __launch_bounds__(cuda::device::kRowThreads)
 template <class T>
 void run(cuda::Stream& stream, const WindowStep<T>& op) {
   cuda::check_head_dim(op.head_dim);
-  const Index heads = op.q.cols / op.head_dim, items = op.q.rows * heads;
+  ESSH_ASSERT(op.rows == 0 || op.rows >= op.window);
+  const Index heads = op.q.cols / op.head_dim, kv_heads = op.k.cols / op.head_dim, items = op.q.rows * heads;
   if (items == 0) return;
   cuda::Scratch scratch(stream);
-  const auto shares = cuda::share_rows(stream, scratch, items, op.window, op.head_dim);
-  const StepOperands<T> x{op.q, op.k, op.v, op.keys, op.values, op.out, op.positions.data};
-  const bool aligned = cuda::all_aligned(op.q, op.k, op.v, op.keys, op.values);
-  cuda::with_lanes<T>(op.head_dim, aligned, [&]<int kLanes, bool kAligned>() {
-    cuda::launch(stream, "window step",
-                 {.grid = dim3(static_cast<unsigned>(items * shares.splits)), .block = dim3(cuda::device::kRowThreads)},
-                 attend_ring<T, kLanes, kAligned>, static_cast<int>(heads), static_cast<int>(op.head_dim),
-                 static_cast<int>(op.window), static_cast<float>(1 / std::sqrt(static_cast<double>(op.head_dim))), x,
-                 shares);
+  const auto shares = cuda::shares_of(stream, scratch, items, std::min(op.longest, op.window), op.head_dim);
+  const StepOperands<T> x{op.q, op.k, op.v, op.keys.data, op.values.data, op.positions.data, op.out};
+  cuda::with_lanes<T>(op.head_dim, cuda::all_aligned(op.q, op.k, op.v), [&]<int kLanes, bool kAligned>() {
+    const StepShape shape{.heads = static_cast<int>(heads),
+                          .group = static_cast<int>(heads / kv_heads),
+                          .head_dim = static_cast<int>(op.head_dim),
+                          .window = op.window,
+                          .rows = op.rows,
+                          .scale = static_cast<float>(1 / std::sqrt(static_cast<double>(op.head_dim))),
+                          .aligned = kAligned};
+    cuda::launch(stream, "window step", cuda::row_blocks(items, shares), attend_cache<T, kLanes>, shape, x, shares);
   });
 }
 

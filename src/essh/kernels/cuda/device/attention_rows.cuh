@@ -4,17 +4,46 @@
 #include "essh/kernels/cuda/device/row_vector.cuh"
 
 // Attention of one query at a time: bound by the reading of keys and values. A group of lanes takes a key row each; a
-// block of four warps takes a share of the rows, and the last block of a query to finish puts the shares together,
-// always in the same order.
+// block of four warps takes a share of the rows, and the last block of a query to finish combines the shares in their
+// order. How many rows a share has follows from the number of rows that its query sees, so the bits of a query depend
+// on nothing else in the launch.
 namespace essh::cuda::device {
 
 inline constexpr int kRowThreads = 128;
 inline constexpr int kRowMaxColumns = 128;
+inline constexpr int kFewestShareRows = 128;
+inline constexpr int kMostShares = 64;
 
-// Where the shares of a query meet: splits x (head_dim + 2) floats for each query, and a counter that is zero between
+// Rows of each share of a query that sees `seen` rows; the last share may have fewer.
+__host__ __device__ constexpr std::int64_t share_rows(std::int64_t seen) {
+  const std::int64_t even = (seen + kMostShares - 1) / kMostShares;
+  return (even + kFewestShareRows - 1) / kFewestShareRows * kFewestShareRows;
+}
+// The most shares of any query that sees up to `seen` rows.
+__host__ __device__ constexpr std::int64_t most_shares(std::int64_t seen) {
+  const std::int64_t shares = (seen + kFewestShareRows - 1) / kFewestShareRows;
+  return shares < kMostShares ? shares : kMostShares;
+}
+
+// A block's share of the rows that its query sees: rows [begin, begin + count), one of `used` shares. Without rows
+// where the query has fewer shares than the grid has room for.
+struct Share {
+  std::int64_t begin;
+  int count, index, used;
+
+  __device__ Share(std::int64_t seen, int share) : index(share) {
+    const std::int64_t size = share_rows(seen);
+    used = static_cast<int>((seen + size - 1) / size);
+    begin = share * size;
+    const std::int64_t left = seen - begin;
+    count = static_cast<int>(left < 0 ? 0 : left < size ? left : size);
+  }
+};
+
+// Where the shares of a query meet: room for `most` times head_dim + 2 floats, and a counter that is zero between
 // kernels.
 struct Shares {
-  int splits;
+  int most;
   float* partial;
   unsigned* arrived;
 };
@@ -47,10 +76,10 @@ struct WeightedSum {
   }
 };
 
-// Attends with the query row `q` over rows [begin, end); source(row, lane) gives a lane's parts of a key and a value
-// row. Thread i < head_dim returns with column i in out[0], all with the largest score and the sum.
+// Attends with the query row `q` over `rows` rows; source(row, lane, key, value) gives a lane's parts of a key and a
+// value row. Thread i < head_dim returns with column i in out[0], all with the largest score and the sum.
 template <class T, int kLanes, bool kAligned, class Source>
-__device__ __forceinline__ WeightedSum<T, 1> attend_row(const T* q, int head_dim, float scale, int begin, int end,
+__device__ __forceinline__ WeightedSum<T, 1> attend_row(const T* q, int head_dim, float scale, int rows,
                                                         const Source& source) {
   using Part = LanePart<T, kAligned>;
   constexpr int kSize = Part::kSize, kGroups = 32 / kLanes, kWarps = kRowThreads / 32, kBatch = 8;
@@ -63,13 +92,13 @@ __device__ __forceinline__ WeightedSum<T, 1> attend_row(const T* q, int head_dim
 #pragma unroll
   for (int i = 0; i < kSize; ++i) query[i] *= scale * kScoreUnit<T>;
   WeightedSum<T, kSize> mine;
-  for (int base = begin; base < end; base += kWarps * kGroups * kBatch) {
+  for (int base = 0; base < rows; base += kWarps * kGroups * kBatch) {
     Part keys[kBatch], values[kBatch];
 #pragma unroll
     for (int u = 0; u < kBatch; ++u) {
       const int row = base + u * kWarps * kGroups + group;
       keys[u] = values[u] = Part::zero();
-      if (row < end) source(row, place, keys[u], values[u]);
+      if (row < rows) source(row, place, keys[u], values[u]);
     }
     float scores[kBatch], top = mine.largest;
 #pragma unroll
@@ -79,7 +108,7 @@ __device__ __forceinline__ WeightedSum<T, 1> attend_row(const T* q, int head_dim
 #pragma unroll
       for (int i = 0; i < kSize; ++i) dot = fmaf(query[i], key[i], dot);
       dot = sum_over_lanes<kLanes>(dot);
-      scores[u] = base + u * kWarps * kGroups + group < end ? dot : -INFINITY;
+      scores[u] = base + u * kWarps * kGroups + group < rows ? dot : -INFINITY;
       top = fmaxf(top, scores[u]);
     }
     const float level = top == -INFINITY ? 0.0f : top, fade = weight_of<T>(mine.largest - level);
@@ -124,24 +153,16 @@ __device__ __forceinline__ WeightedSum<T, 1> attend_row(const T* q, int head_dim
   return whole;
 }
 
-// Rows [begin, end) of share `split`: equal parts of [begin, end), a multiple of a batch of all groups.
-struct RowRange {
-  int begin, end;
-};
-__device__ __forceinline__ RowRange share_of(RowRange all, int split, int splits, int multiple) {
-  const int even = (all.end - all.begin + splits - 1) / splits, size = (even + multiple - 1) / multiple * multiple;
-  const int begin = min(all.end, all.begin + split * size);
-  return {begin, min(all.end, begin + size)};
-}
-
-// Puts the shares of query `item` together. Returns whether this block holds the result, in its threads below head_dim.
+// Combines the shares of query `item`. Returns whether this block holds the result, in its threads below head_dim.
 template <class T>
-__device__ __forceinline__ bool gather(WeightedSum<T, 1>& sum, const Shares& shares, int item, int split,
-                                       int head_dim) {
-  if (shares.splits == 1) return true;
+__device__ __forceinline__ bool gather(WeightedSum<T, 1>& sum, const Shares& shares, std::int64_t item,
+                                       const Share& share, int head_dim) {
+  if (share.used == 1) return true;
   __shared__ bool last;
+  __shared__ float factors[kMostShares], sums[kMostShares];
   const int column = static_cast<int>(threadIdx.x), size = head_dim + 2;
-  float* mine = shares.partial + (static_cast<std::int64_t>(item) * shares.splits + split) * size;
+  float* all = shares.partial + item * shares.most * size;
+  float* mine = all + share.index * size;
   if (column < head_dim) mine[column] = sum.out[0];
   if (column == 0) {
     mine[head_dim] = sum.largest;
@@ -149,19 +170,29 @@ __device__ __forceinline__ bool gather(WeightedSum<T, 1>& sum, const Shares& sha
   }
   __threadfence();
   __syncthreads();
-  // Counts up to splits - 1 and back to zero, ready for the next kernel.
-  const auto others = static_cast<unsigned>(shares.splits - 1);
+  // Counts up to used - 1 and back to zero, ready for the next kernel.
+  const auto others = static_cast<unsigned>(share.used - 1);
   if (column == 0) last = atomicInc(shares.arrived + item, others) == others;
   __syncthreads();
   if (!last) return false;
   __threadfence();
-  WeightedSum<T, 1> whole;
-  for (int s = 0; s < shares.splits; ++s) {
-    const float* part = shares.partial + (static_cast<std::int64_t>(item) * shares.splits + s) * size;
-    const float out[1] = {column < head_dim ? __ldcg(part + column) : 0.0f};
-    whole.merge(__ldcg(part + head_dim), __ldcg(part + head_dim + 1), out);
+  if (column < share.used) {
+    factors[column] = __ldcg(all + column * size + head_dim);
+    sums[column] = __ldcg(all + column * size + head_dim + 1);
   }
-  sum = whole;
+  __syncthreads();
+  float top = -INFINITY;
+  for (int s = 0; s < share.used; ++s) top = fmaxf(top, factors[s]);
+  __syncthreads();
+  const float base = top == -INFINITY ? 0.0f : top;
+  if (column < share.used) factors[column] = weight_of<T>(factors[column] - base);
+  __syncthreads();
+  sum = {top, 0, {0}};
+#pragma unroll 8
+  for (int s = 0; s < share.used; ++s) {
+    sum.sum = fmaf(factors[s], sums[s], sum.sum);
+    if (column < head_dim) sum.out[0] = fmaf(factors[s], __ldcg(all + s * size + column), sum.out[0]);
+  }
   return true;
 }
 
@@ -173,25 +204,26 @@ __device__ __forceinline__ void write_row(const WeightedSum<T, 1>& sum, int head
   if (column == 0 && log_sum != nullptr) *log_sum = sum.largest / kScoreUnit<T> + logf(sum.sum);
 }
 
-// One block for each split of each query of each slice.
+// One block for each query of each slice, blockIdx.x, and each share, blockIdx.y.
 template <class T, int kLanes, bool kAligned>
 __global__ void __launch_bounds__(kRowThreads)
     attention_rows_forward(AttentionShape shape, ForwardOperands<T> x, Shares shares) {
   using Part = LanePart<T, kAligned>;
-  const int item = static_cast<int>(blockIdx.x) / shares.splits, split = static_cast<int>(blockIdx.x) % shares.splits;
-  const int slice = item / shape.queries, j = item % shape.queries;
-  const int head = slice % shape.heads, sequence = slice / shape.heads, column = head * shape.head_dim;
-  const int position = shape.past + j;
+  const int item = static_cast<int>(blockIdx.x), j = item / shape.heads % shape.queries;
+  const int head = item % shape.heads, sequence = item / shape.heads / shape.queries, column = head * shape.head_dim;
+  const int position = shape.past + j, begin = max(0, position - shape.window + 1);
+  const Share share(position + 1 - begin, static_cast<int>(blockIdx.y));
+  if (share.count == 0) return;
   const std::int64_t row = static_cast<std::int64_t>(sequence) * shape.queries + j;
-  const std::int64_t key_row = static_cast<std::int64_t>(sequence) * shape.keys();
-  const auto share =
-      share_of({max(0, position - shape.window + 1), position + 1}, split, shares.splits, kRowThreads / kLanes);
-  auto sum = attend_row<T, kLanes, kAligned>(x.q.row(row) + column, shape.head_dim, shape.scale, share.begin, share.end,
+  const std::int64_t key_row = static_cast<std::int64_t>(sequence) * shape.keys() + begin + share.begin;
+  const T* keys = x.k.row(key_row) + column;
+  const T* values = x.v.row(key_row) + column;
+  auto sum = attend_row<T, kLanes, kAligned>(x.q.row(row) + column, shape.head_dim, shape.scale, share.count,
                                              [&](int r, int lane, Part& key, Part& value) {
-                                               key = Part::load(x.k.row(key_row + r) + column, lane, shape.head_dim);
-                                               value = Part::load(x.v.row(key_row + r) + column, lane, shape.head_dim);
+                                               key = Part::load(keys + r * x.k.stride, lane, shape.head_dim);
+                                               value = Part::load(values + r * x.v.stride, lane, shape.head_dim);
                                              });
-  if (gather(sum, shares, item, split, shape.head_dim))
+  if (gather(sum, shares, item, share, shape.head_dim))
     write_row(sum, shape.head_dim, x.out.row(row) + column, x.log_sum.empty() ? nullptr : &x.log_sum(row, head));
 }
 
