@@ -10,7 +10,12 @@ namespace {
 constexpr int kGroups = 2;
 template <class T>
 constexpr Index kPanel = kGroups* kLanes<T>;
-constexpr Index kLine = 64;     // bytes of a cache line
+constexpr Index kLine = 64;  // bytes of a cache line
+#ifdef __aarch64__
+constexpr bool kMultipliesByLane = true;  // of another vector, without a load
+#else
+constexpr bool kMultipliesByLane = false;
+#endif
 constexpr Index kTogether = 4;  // rows of x
 
 // sums[Rows][kPanel] = the products of Rows rows of x with kPanel rows of a weight. Strides in elements of x, in bytes
@@ -30,7 +35,16 @@ void panel_products(const T* x, Index x_stride, const std::byte* weight, Index s
   const auto span = [&](Index k) {
     for (int g = 0; g < kGroups; ++g) {
       Columns::load(weight + g * kLanes<T> * stride + k * Columns::kBytes, stride, columns);
-      add(k, g, kSpan);
+      if constexpr (kMultipliesByLane) {
+        for (int r = 0; r < Rows; ++r) {
+          for (Index i = 0; i < kSpan; i += kLanes<T>) {
+            const auto left = load<T>(x + r * x_stride + k + i);
+            for (Index lane = 0; lane < kLanes<T>; ++lane) sum[r][g] += left[lane] * columns[i + lane];
+          }
+        }
+      } else {
+        add(k, g, kSpan);
+      }
     }
   };
   Index k = 0;
