@@ -11,7 +11,8 @@ namespace essh {
 enum class RowBits { Free, Alone };
 
 // y = scale * [x W1^T, x W2^T, ...] + addend: linear maps of one input, their outputs side by side. Each element is
-// summed in Wide<T>, whatever the format of the weight.
+// summed in Wide<T>, whatever the format of the weight; on the CPU by one chain of fused multiply-adds from zero, in
+// the order of the inner index.
 template <class T, class Out = T>
 struct Linear {
   Matrix<const T> x;                // rows x inputs

@@ -1,13 +1,12 @@
 #pragma once
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <utility>
 
+#include "essh/kernels/cpu/vectors.h"
 #include "essh/tensor/matrix.h"
 
-// Products of matrices that fit the cache, for use inside one thread: chunks of a scan, blocks of an attention. Written
-// with the compiler's vector types, so it is one source for AVX-512, AVX2, NEON and plain machines.
+// Products of matrices that fit the cache, for use inside one thread: chunks of a scan, blocks of an attention.
 namespace essh::cpu {
 
 // An operand read element by element: a(i, k) = data[i * row + k * col], so a transpose is a change of strides.
@@ -26,70 +25,52 @@ enum class Into { Add, Set };
 
 namespace detail {
 
-#if defined(__AVX512F__)
-inline constexpr int kVectorBytes = 64;
-#elif defined(__AVX__)
-inline constexpr int kVectorBytes = 32;
-#else
-inline constexpr int kVectorBytes = 16;
-#endif
-
 // The register tile: eight rows of as many vectors as the sums leave room for.
 inline constexpr Index kTileRows = 8;
-#if defined(__AVX512F__) || defined(__aarch64__)
-inline constexpr int kTileVectors = 2;
-#else
-inline constexpr int kTileVectors = 1;
-#endif
+inline constexpr int kTileVectors = kManyRegisters ? 2 : 1;
 template <class T>
 inline constexpr Index kTileColumns = kTileVectors* kVectorBytes / static_cast<Index>(sizeof(T));
-
-template <class T, int Bytes>
-struct VectorOf {
-  typedef T type __attribute__((vector_size(Bytes)));
-};
 
 // c(i0..i0+Rows, j..j+N) += sum over k in [begin, end) of a(i, k) b(k, j), with N = Columns vectors of Bytes. With
 // into = Into::Set, c is taken as zero.
 template <class T, int Rows, int Columns, int Bytes, Into into = Into::Add>
 inline void tile(Strided<T> a, const T* b, Index b_stride, T* c, Index c_stride, Index begin, Index end) {
-  using V = typename VectorOf<T, Bytes>::type;
-  constexpr Index kLanes = Bytes / static_cast<Index>(sizeof(T));
+  using V = Lanes<T, Bytes>;
+  constexpr Index kWidth = Bytes / static_cast<Index>(sizeof(T));
   V sum[Rows][Columns];
   for (int i = 0; i < Rows; ++i) {
     for (int j = 0; j < Columns; ++j) {
       if constexpr (into == Into::Add)
-        std::memcpy(&sum[i][j], c + i * c_stride + j * kLanes, sizeof(V));
+        sum[i][j] = load<T, Bytes>(c + i * c_stride + j * kWidth);
       else
         sum[i][j] = V{};
     }
   }
   for (Index k = begin; k < end; ++k) {
     V right[Columns];
-    for (int j = 0; j < Columns; ++j) std::memcpy(&right[j], b + k * b_stride + j * kLanes, sizeof(V));
+    for (int j = 0; j < Columns; ++j) right[j] = load<T, Bytes>(b + k * b_stride + j * kWidth);
     for (int i = 0; i < Rows; ++i) {
       const T left = a.data[i * a.row + k * a.col];
       for (int j = 0; j < Columns; ++j) sum[i][j] += left * right[j];
     }
   }
   for (int i = 0; i < Rows; ++i) {
-    for (int j = 0; j < Columns; ++j) std::memcpy(c + i * c_stride + j * kLanes, &sum[i][j], sizeof(V));
+    for (int j = 0; j < Columns; ++j) store<T, Bytes>(c + i * c_stride + j * kWidth, sum[i][j]);
   }
 }
 
 template <Into into, class T, int Rows>
 inline void row_block(Strided<T> a, const T* b, Index b_stride, T* c, Index c_stride, Index columns, Index begin,
                       Index end) {
-  constexpr Index kLanes = kVectorBytes / static_cast<Index>(sizeof(T));
   Index j = 0;
   if constexpr (kTileVectors > 1) {
     for (; j + kTileColumns<T> <= columns; j += kTileColumns<T>)
       tile<T, Rows, kTileVectors, kVectorBytes, into>(a, b + j, b_stride, c + j, c_stride, begin, end);
   }
-  for (; j + kLanes <= columns; j += kLanes)
+  for (; j + kLanes<T> <= columns; j += kLanes<T>)
     tile<T, Rows, 1, kVectorBytes, into>(a, b + j, b_stride, c + j, c_stride, begin, end);
   if constexpr (kVectorBytes >= 64) {
-    for (; j + kLanes / 2 <= columns; j += kLanes / 2)
+    for (; j + kLanes<T> / 2 <= columns; j += kLanes<T> / 2)
       tile<T, Rows, 1, kVectorBytes / 2, into>(a, b + j, b_stride, c + j, c_stride, begin, end);
   }
   if constexpr (kVectorBytes >= 32) {
@@ -154,20 +135,21 @@ V interleave(V a, V b, std::size_t first, std::index_sequence<Lane...>) {
 }
 
 // A square block in registers: interleaving the halves log2(lanes) times sends every element to its place.
-template <class T, Index Lanes>
+template <class T, Index Side>
 inline void transpose_block(const T* in, Index in_stride, T* out, Index out_stride) {
-  using V = typename VectorOf<T, static_cast<int>(Lanes * sizeof(T))>::type;
-  constexpr std::make_index_sequence<Lanes> kAll;
-  V rows[Lanes], turned[Lanes];
-  for (Index r = 0; r < Lanes; ++r) std::memcpy(&rows[r], in + r * in_stride, sizeof(V));
-  for (Index round = 1; round < Lanes; round *= 2) {
-    for (Index r = 0; r < Lanes / 2; ++r) {
-      turned[2 * r] = interleave(rows[r], rows[r + Lanes / 2], 0, kAll);
-      turned[2 * r + 1] = interleave(rows[r], rows[r + Lanes / 2], 1, kAll);
+  constexpr int kBytes = static_cast<int>(Side * sizeof(T));
+  using V = Lanes<T, kBytes>;
+  constexpr std::make_index_sequence<Side> kAll;
+  V rows[Side], turned[Side];
+  for (Index r = 0; r < Side; ++r) rows[r] = load<T, kBytes>(in + r * in_stride);
+  for (Index round = 1; round < Side; round *= 2) {
+    for (Index r = 0; r < Side / 2; ++r) {
+      turned[2 * r] = interleave(rows[r], rows[r + Side / 2], 0, kAll);
+      turned[2 * r + 1] = interleave(rows[r], rows[r + Side / 2], 1, kAll);
     }
-    for (Index r = 0; r < Lanes; ++r) rows[r] = turned[r];
+    for (Index r = 0; r < Side; ++r) rows[r] = turned[r];
   }
-  for (Index r = 0; r < Lanes; ++r) std::memcpy(out + r * out_stride, &rows[r], sizeof(V));
+  for (Index r = 0; r < Side; ++r) store<T, kBytes>(out + r * out_stride, rows[r]);
 }
 
 }  // namespace detail
@@ -175,7 +157,7 @@ inline void transpose_block(const T* in, Index in_stride, T* out, Index out_stri
 // out (columns x rows) = in (rows x columns) transposed.
 template <class T>
 void transpose(Index rows, Index columns, const T* in, Index in_stride, T* out, Index out_stride) {
-  constexpr Index kBlock = std::min<Index>(8, detail::kVectorBytes / static_cast<Index>(sizeof(T)));
+  constexpr Index kBlock = std::min<Index>(8, kLanes<T>);
   const Index whole_rows = rows / kBlock * kBlock, whole_columns = columns / kBlock * kBlock;
   for (Index r = 0; r < whole_rows; r += kBlock) {
     for (Index c = 0; c < whole_columns; c += kBlock)

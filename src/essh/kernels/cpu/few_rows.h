@@ -1,0 +1,18 @@
+#pragma once
+#include <span>
+
+#include "essh/device/cpu/stream.h"
+#include "essh/kernels/cpu/product_result.h"
+#include "essh/tensor/weight.h"
+
+namespace essh::cpu {
+
+// Up to this many rows, packing a weight costs more than it gains.
+inline constexpr Index kFewRows = 16;
+
+// result of x times the weights' transposes, side by side. Reads each weight once and in place, every thread a range of
+// its rows. Every sum is one chain of fused multiply-adds in the order of the inner index.
+template <class T>
+void few_rows(Stream& stream, Matrix<const T> x, std::span<const Weight> weights, const ProductResult<T>& result);
+
+}  // namespace essh::cpu

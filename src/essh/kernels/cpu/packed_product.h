@@ -1,0 +1,234 @@
+#pragma once
+#include <algorithm>
+#include <span>
+
+#include "essh/device/cpu/stream.h"
+#include "essh/kernels/cpu/product_result.h"
+#include "essh/kernels/cpu/small_gemm.h"
+#include "essh/kernels/cpu/weight_columns.h"
+
+// Products of many rows. Blocks of both operands are packed by all threads into slivers that the register tile reads in
+// order; then tiles of the result are handed out. Every sum is one chain of fused multiply-adds in the order of the
+// inner index, whatever the cuts.
+namespace essh::cpu {
+
+// The register tile, as many sums as the registers hold beside one row of the right operand: a sliver of the right
+// operand is kTileVectors vectors wide, one of the left kTileRows elements.
+namespace packed {
+inline constexpr Index kRows = kManyRegisters ? 8 : 6;
+inline constexpr int kVectors = kManyRegisters ? 3 : 2;
+template <class T>
+inline constexpr Index kColumns = kVectors* kLanes<T>;
+inline constexpr Index kBlockInner = 256;  // a sliver of the right operand stays in the first-level cache
+inline constexpr Index kBlockSide = 2048;  // bounds the packed blocks, and the sums that wait outside y
+inline constexpr Index kTaskRows = 8 * kRows;
+template <class T>
+inline constexpr Index kTaskSlivers = 288 / kColumns<T>;
+}  // namespace packed
+
+// Columns [column, column + columns) of the result that one sliver makes.
+struct SliverPlace {
+  Index column, columns;
+};
+
+// Weights side by side as the right operand: each begins a sliver of its own.
+template <class T>
+class WeightSlivers {
+ public:
+  explicit WeightSlivers(std::span<const Weight> weights) : weights_(weights) {
+    for (const Weight& weight : weights) count_ += slivers(weight);
+  }
+  Index count() const { return count_; }
+  SliverPlace place(Index sliver) const {
+    const Place at = find(sliver);
+    return {at.column + at.row, std::min(packed::kColumns<T>, at.weight->rows - at.row)};
+  }
+  // Elements [k, k + inner) as [inner][kColumns], zero beyond the last row.
+  void pack(Index sliver, Index k, Index inner, T* to) const {
+    const Place at = find(sliver);
+    with_format<T>(at.weight->format, [&](auto format) {
+      using Columns = WeightColumns<T, decltype(format)::value>;
+      const Index stride = at.weight->stride * Columns::kBytes;
+      for (Index first = 0; first < packed::kColumns<T>; first += kLanes<T>) {
+        const Index rows = std::clamp<Index>(at.weight->rows - at.row - first, 0, kLanes<T>);
+        const std::byte* from = at.weight->row(at.row + first) + k * Columns::kBytes;
+        typename Columns::Columns columns;
+        for (Index i = 0; i < inner; i += Columns::kSpan) {
+          const Index count = std::min(Columns::kSpan, inner - i);
+          if (rows == kLanes<T> && count == Columns::kSpan)
+            Columns::load(from + i * Columns::kBytes, stride, columns);
+          else
+            Columns::load_part(from + i * Columns::kBytes, stride, rows, count, columns);
+          for (Index j = 0; j < count; ++j) store<T>(to + (i + j) * packed::kColumns<T> + first, columns[j]);
+        }
+      }
+    });
+  }
+
+ private:
+  struct Place {
+    const Weight* weight;
+    Index row, column;  // of the weight; of the weight's first row in the result
+  };
+  static Index slivers(const Weight& weight) { return (weight.rows + packed::kColumns<T> - 1) / packed::kColumns<T>; }
+  Place find(Index sliver) const {
+    Index column = 0;
+    for (const Weight& weight : weights_) {
+      if (sliver < slivers(weight)) return {&weight, sliver * packed::kColumns<T>, column};
+      sliver -= slivers(weight);
+      column += weight.rows;
+    }
+    ESSH_ASSERT(false);
+    return {};
+  }
+
+  std::span<const Weight> weights_;
+  Index count_ = 0;
+};
+
+// A matrix inner x columns as the right operand.
+template <class T>
+class MatrixSlivers {
+ public:
+  explicit MatrixSlivers(Matrix<const T> matrix) : matrix_(matrix) {}
+  Index count() const { return (matrix_.cols + packed::kColumns<T> - 1) / packed::kColumns<T>; }
+  SliverPlace place(Index sliver) const {
+    const Index column = sliver * packed::kColumns<T>;
+    return {column, std::min(packed::kColumns<T>, matrix_.cols - column)};
+  }
+  void pack(Index sliver, Index k, Index inner, T* to) const {
+    const auto [column, columns] = place(sliver);
+    for (Index i = 0; i < inner; ++i, to += packed::kColumns<T>) {
+      const T* from = matrix_.row(k + i) + column;
+      if (columns == packed::kColumns<T>) {
+        for (int v = 0; v < packed::kVectors; ++v) store<T>(to + v * kLanes<T>, load<T>(from + v * kLanes<T>));
+      } else {
+        std::fill(std::copy_n(from, columns, to), to + packed::kColumns<T>, T(0));
+      }
+    }
+  }
+
+ private:
+  Matrix<const T> matrix_;
+};
+
+namespace packed {
+
+// `count` <= kRows rows as [inner][kRows], zero where rows are missing.
+template <class T>
+void pack_left(Strided<T> from, Index count, Index inner, T* to) {
+  if (count < kRows) std::fill_n(to, kRows * inner, T(0));
+  if (from.row != 1) return transpose(count, inner, from.data, from.row, to, kRows);
+  for (Index k = 0; k < inner; ++k, to += kRows) {
+    const T* line = from.data + k * from.col;
+    if (count == kRows)
+      for (Index i = 0; i < kRows; ++i) to[i] = line[i];
+    else
+      std::copy_n(line, count, to);
+  }
+}
+
+template <class T>
+struct Block {
+  const T *left = nullptr, *right = nullptr;  // packed
+  Index inner = 0;
+  Index row = 0, rows = 0;  // of the result
+  Index sliver = 0, slivers = 0;
+  Matrix<T> sums;                   // of these rows, the result's columns from first_column on
+  Index first_column = 0;           // of the sums
+  bool first = true, last = false;  // along the inner index
+};
+
+// One register tile, `rows` x `columns` of it in the result.
+template <class T>
+void add_tile(const Block<T>& block, const T* left, const T* right, Index row, SliverPlace place, Index rows,
+              const ProductResult<T>& result) {
+  T* sums = block.sums.row(row) + place.column - block.first_column;
+  const auto tile = [&](bool set, T* to, Index stride) {
+    if (set)
+      detail::tile<T, kRows, kVectors, kVectorBytes, Into::Set>({left, 1, kRows}, right, kColumns<T>, to, stride, 0,
+                                                                block.inner);
+    else
+      detail::tile<T, kRows, kVectors, kVectorBytes, Into::Add>({left, 1, kRows}, right, kColumns<T>, to, stride, 0,
+                                                                block.inner);
+  };
+  const bool direct = !block.last || (result.is_plain() && result.can_hold_sums());
+  if (direct && rows == kRows && place.columns == kColumns<T>) return tile(block.first, sums, block.sums.stride);
+  T whole[kRows * kColumns<T>] = {};
+  if (!block.first) {
+    for (Index r = 0; r < rows; ++r) std::copy_n(sums + r * block.sums.stride, place.columns, whole + r * kColumns<T>);
+  }
+  tile(false, whole, kColumns<T>);
+  for (Index r = 0; r < rows; ++r) {
+    if (block.last)
+      result.finish(block.row + row + r, place.column, place.columns, whole + r * kColumns<T>);
+    else
+      std::copy_n(whole + r * kColumns<T>, place.columns, sums + r * block.sums.stride);
+  }
+}
+
+template <class T, class Slivers>
+void add_block(ThreadPool& pool, const Block<T>& block, const Slivers& right, const ProductResult<T>& result) {
+  const Index down = (block.rows + kTaskRows - 1) / kTaskRows;
+  const Index across = (block.slivers + kTaskSlivers<T> - 1) / kTaskSlivers<T>;
+  pool.each(down * across, [&](Index task, int) {
+    const Index top = task % down * kTaskRows, left = task / down * kTaskSlivers<T>;
+    const Index bottom = std::min(top + kTaskRows, block.rows), end = std::min(left + kTaskSlivers<T>, block.slivers);
+    for (Index s = left; s < end; ++s) {
+      const auto place = right.place(block.sliver + s);
+      for (Index i = top; i < bottom; i += kRows)
+        add_tile(block, block.left + i * block.inner, block.right + s * kColumns<T> * block.inner, i, place,
+                 std::min(kRows, bottom - i), result);
+    }
+  });
+}
+
+}  // namespace packed
+
+// result of left (rows x depth) times the right operand.
+template <class T, class Slivers>
+void packed_product(Stream& stream, Strided<T> left, Index depth, const Slivers& right,
+                    const ProductResult<T>& result) {
+  using namespace packed;
+  auto& pool = stream.pool();
+  const Index rows = result.y.rows, slivers = right.count(), block_slivers = kBlockSide / kColumns<T>;
+  const auto round_up = [](Index count, Index unit) { return (count + unit - 1) / unit * unit; };
+  Scratch scratch(stream, 0);
+  const Index most_rows = std::min(rows, kBlockSide), most_slivers = std::min(slivers, block_slivers);
+  T* packed_left = scratch.take<T>(round_up(most_rows, kRows) * kBlockInner);
+  T* packed_right = scratch.take<T>(most_slivers * kColumns<T> * kBlockInner);
+  const bool waiting = depth > kBlockInner && !result.can_hold_sums();
+  T* sums = waiting ? scratch.take<T>(most_rows * most_slivers * kColumns<T>) : nullptr;
+  for (Index s = 0; s < slivers; s += block_slivers) {
+    Block<T> block;
+    block.left = packed_left;
+    block.right = packed_right;
+    block.sliver = s;
+    block.slivers = std::min(block_slivers, slivers - s);
+    const Index first_column = right.place(s).column;
+    const auto last = right.place(s + block.slivers - 1);
+    const Index columns = last.column + last.columns - first_column;
+    for (block.row = 0; block.row < rows; block.row += kBlockSide) {
+      block.rows = std::min(kBlockSide, rows - block.row);
+      block.sums = waiting ? dense(sums, block.rows, columns) : result.y.middle(block.row, block.rows);
+      block.first_column = waiting ? first_column : 0;
+      for (Index k = 0; k < depth || k == 0; k += kBlockInner) {
+        block.inner = std::min(kBlockInner, depth - k);
+        block.first = k == 0;
+        block.last = k + kBlockInner >= depth;
+        pool.split(block.slivers, [&](Index begin, Index end, int) {
+          for (Index i = begin; i < end; ++i)
+            right.pack(s + i, k, block.inner, packed_right + i * kColumns<T> * block.inner);
+        });
+        pool.split(round_up(block.rows, kRows) / kRows, [&](Index begin, Index end, int) {
+          for (Index i = begin * kRows; i < end * kRows; i += kRows)
+            pack_left({left.data + (block.row + i) * left.row + k * left.col, left.row, left.col},
+                      std::min(kRows, block.rows - i), block.inner, packed_left + i * block.inner);
+        });
+        add_block(pool, block, right, result);
+      }
+    }
+  }
+}
+
+}  // namespace essh::cpu

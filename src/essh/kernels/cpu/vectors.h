@@ -1,0 +1,88 @@
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+
+// Vector registers through the compiler's vector types: one source for AVX-512, AVX2, NEON and plain machines.
+namespace essh::cpu {
+
+#if defined(__AVX512F__)
+inline constexpr int kVectorBytes = 64;
+#elif defined(__AVX__)
+inline constexpr int kVectorBytes = 32;
+#else
+inline constexpr int kVectorBytes = 16;
+#endif
+
+// Whether there are 32 vector registers; 16 otherwise.
+#if defined(__AVX512F__) || defined(__aarch64__)
+inline constexpr bool kManyRegisters = true;
+#else
+inline constexpr bool kManyRegisters = false;
+#endif
+
+// Lanes of T in one vector.
+template <class T>
+inline constexpr std::int64_t kLanes = kVectorBytes / static_cast<int>(sizeof(T));
+
+namespace detail {
+template <class T, int Bytes>
+struct VectorOf {
+  typedef T type __attribute__((vector_size(Bytes)));
+  typedef T anywhere __attribute__((vector_size(Bytes), aligned(1), may_alias));
+};
+}  // namespace detail
+
+template <class T, int Bytes = kVectorBytes>
+using Lanes = typename detail::VectorOf<T, Bytes>::type;
+
+// A vector from or to any address, by one instruction. std::memcpy is none: with -march=skylake-avx512, GCC 12 copies
+// 64 bytes by 256-bit moves, which forces the vector onto the stack.
+template <class T, int Bytes = kVectorBytes>
+inline Lanes<T, Bytes> load(const void* from) {
+  return *static_cast<const typename detail::VectorOf<T, Bytes>::anywhere*>(from);
+}
+template <class T, int Bytes = kVectorBytes>
+inline void store(void* to, Lanes<T, Bytes> value) {
+  *static_cast<typename detail::VectorOf<T, Bytes>::anywhere*>(to) = value;
+}
+
+namespace detail {
+
+template <class V, std::size_t... Lane>
+inline auto concatenate(V low, V high, std::index_sequence<Lane...>) {
+  return __builtin_shufflevector(low, high, Lane...);
+}
+
+// Element i of the result, where `Width` elements make 16 bytes: unpack instructions interleave within those.
+template <bool High, std::size_t Width, std::size_t Count>
+constexpr std::size_t unpacked(std::size_t i) {
+  return i / Width * Width + i % Width / 2 + (High ? Width / 2 : 0) + i % 2 * Count;
+}
+template <bool High, class T, class V, std::size_t... Lane>
+inline V unpack(V a, V b, std::index_sequence<Lane...>) {
+  constexpr std::size_t kWidth = 16 / sizeof(T);
+  return __builtin_shufflevector(a, b, unpacked<High, kWidth, sizeof...(Lane)>(Lane)...);
+}
+
+}  // namespace detail
+
+// A vector of 16-byte pieces, piece i from `from` + i * step bytes.
+template <class T, int Bytes = kVectorBytes>
+inline Lanes<T, Bytes> load_pieces(const std::byte* from, std::int64_t step) {
+  if constexpr (Bytes == 16) {
+    return load<T, 16>(from);
+  } else {
+    constexpr int kHalf = Bytes / 2;
+    return detail::concatenate(load_pieces<T, kHalf>(from, step), load_pieces<T, kHalf>(from + kHalf / 16 * step, step),
+                               std::make_index_sequence<static_cast<std::size_t>(Bytes) / sizeof(T)>());
+  }
+}
+
+// The lower or upper halves of each 16 bytes of a and b, their elements T in turn.
+template <bool High, class T>
+inline Lanes<T> unpack(Lanes<T> a, Lanes<T> b) {
+  return detail::unpack<High, T>(a, b, std::make_index_sequence<static_cast<std::size_t>(kLanes<T>)>());
+}
+
+}  // namespace essh::cpu
