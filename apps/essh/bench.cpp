@@ -24,14 +24,13 @@ struct Options {
 };
 
 // A model folder or run, or a preset with its initial weights: speed does not depend on what was learnt.
-Runner open_model(const Options& o) {
+StoredModel open_model(const Options& o) {
   const auto names = preset_names();
-  if (std::ranges::find(names, o.model) == names.end())
-    return Runner::open(model_of_run(o.model), o.device.chosen_precision());
+  if (std::ranges::find(names, o.model) == names.end()) return StoredModel::open(model_of_run(o.model));
   const auto config = preset(o.model);
   LoadedModel model{config, Parameters<float>(config)};
   initialise(model.parameters, config, 1);
-  return Runner(std::move(model), o.model, o.device.chosen_precision());
+  return StoredModel(std::move(model));
 }
 
 Json sample_fields(const Rates& rates) {
@@ -103,13 +102,13 @@ void bench_training(const Options& o) {
 
 void bench_prefill(Options o) {
   OpenDevice device(o.device);
-  const auto runner = open_model(o);
-  const auto tier = find_tier(runner.config(), o.tier);
+  const auto model = open_model(o);
+  const auto tier = find_tier(model.config(), o.tier);
   o.prefill.all_logits = !o.last_logit;
   Json list = Json::array();
   for (const Index length : o.lengths) {
     o.prefill.tokens = length;
-    const auto rates = measure_prefill(runner, tier.capacity, device.stream, o.prefill);
+    const auto rates = measure_prefill(model, tier, device.stream, o.device.chosen_precision(), o.prefill);
     if (o.json) {
       Json object = sample_fields(rates);
       object.update({{"model", o.model},
@@ -137,15 +136,15 @@ void bench_prefill(Options o) {
   o.prefill.warmup = 0;
   o.prefill.runs = 1;
   ProfiledScope profile(device.stream);
-  measure_prefill(runner, tier.capacity, device.stream, o.prefill);
+  measure_prefill(model, tier, device.stream, o.device.chosen_precision(), o.prefill);
   print_profile(profile.lines());
 }
 
 void bench_decoding(const Options& o) {
   OpenDevice device(o.device);
-  const auto runner = open_model(o);
-  const auto tier = find_tier(runner.config(), o.tier);
-  const auto result = measure_latency(runner, tier, device.stream, o.latency);
+  const auto model = open_model(o);
+  const auto tier = find_tier(model.config(), o.tier);
+  const auto result = measure_latency(model, tier, device.stream, o.device.chosen_precision(), o.latency);
   if (o.json) {
     const double rate = 1e3 / result.decode_ms;
     const Json object = {{"model", o.model},

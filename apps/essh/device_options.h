@@ -2,8 +2,8 @@
 #include <CLI/CLI.hpp>
 #include <string>
 
-#include "essh/decode/runner.h"
 #include "essh/device/stream.h"
+#include "essh/model/precision.h"
 
 namespace essh::verbs {
 

@@ -28,13 +28,13 @@ struct Options {
 
 PerplexityReport measure(const Options& o, const std::string& model, Stream& stream) {
   const auto folder = model_of_run(model);
-  const auto runner = Runner::open(folder, o.device.chosen_precision());
+  Engine engine(StoredModel::open(folder), stream, {.precision = o.device.chosen_precision()});
   const auto most = o.windows > 0 ? o.windows * o.context + 1 : std::numeric_limits<std::int64_t>::max();
   const auto text =
-      EvaluationText::open(o.data, folder, o.tokenizer, static_cast<TokenId>(runner.config().eos_token_id), most);
+      EvaluationText::open(o.data, folder, o.tokenizer, static_cast<TokenId>(engine.config().eos_token_id), most);
   auto report = measure_perplexity(
-      runner, stream, text,
-      {.tiers = choose_tiers(runner.config(), o.tiers), .context = o.context, .windows = o.windows, .batch = o.batch});
+      engine, text,
+      {.tiers = choose_tiers(engine.config(), o.tiers), .context = o.context, .windows = o.windows, .batch = o.batch});
   log::info("{}: {} windows of {} tokens, {} predicted, {} left out", text.name(), report.windows, report.context,
             report.tokens, o.windows > 0 ? "the rest" : fmt::format("{}", report.left_out));
   return report;
@@ -160,10 +160,10 @@ void run_recall(const RecallArguments& a) {
   Json list = Json::array();
   for (const auto& model : a.models) {
     const auto folder = model_of_run(model);
-    const auto runner = Runner::open(folder, a.device.chosen_precision());
+    Engine engine(StoredModel::open(folder), device.stream, {.precision = a.device.chosen_precision()});
     auto options = a.recall;
-    options.tiers = choose_tiers(runner.config(), a.tiers);
-    const auto report = measure_recall(runner, device.stream, SyntheticTask(task_of(a, folder)), options);
+    options.tiers = choose_tiers(engine.config(), a.tiers);
+    const auto report = measure_recall(engine, SyntheticTask(task_of(a, folder)), options);
     if (a.json)
       list.push_back(to_json(report, model));
     else

@@ -31,16 +31,17 @@ std::vector<Tier> wanted_tiers(const Options& o, const ModelConfig& config) {
   std::vector<Tier> tiers;
   if (o.all == "all") tiers = tiers_of(config);
   for (const auto& name : o.tiers) tiers.push_back(find_tier(config, name));
-  if (o.budget > 0) tiers.push_back({"custom", o.budget, capacity_at(config, o.budget)});
-  if ((o.channels > 0) != (o.ffn > 0)) fail(ErrorKind::Usage, "export: --channels and --ffn go together");
-  if (o.channels > 0) tiers.push_back(custom_tier(config, o.channels, o.ffn));
+  if (o.budget > 0) tiers.push_back(find_tier(config, fmt::format("xi={}", o.budget)));
+  if (config.has(MixerKind::Spectral) && (o.channels > 0) != (o.ffn > 0))
+    fail(ErrorKind::Usage, "export: --channels and --ffn go together");
+  if (o.ffn > 0) tiers.push_back(custom_tier(config, {o.channels, o.ffn}));
   if (tiers.empty())
     fail(ErrorKind::Usage, "export: say what to export: all, --tier T4, --xi 0.3, or --channels 18 --ffn 1792");
   return tiers;
 }
 
-std::string folder_name(const Tier& tier) {
-  return tier.name == "custom" ? fmt::format("{}x{}", tier.capacity.channels, tier.capacity.ffn) : tier.name;
+std::string folder_name(const ModelConfig& config, const Tier& tier) {
+  return tier.name.starts_with("xi=") ? sizes_of(config, tier.capacity) : tier.name;
 }
 
 void run(const Options& o) {
@@ -56,7 +57,7 @@ void run(const Options& o) {
   if (several) make_folder(o.out);
   Json list = Json::array();
   for (const auto& tier : tiers) {
-    const fs::path target = several ? fs::path(o.out) / folder_name(tier) : fs::path(o.out);
+    const fs::path target = several ? fs::path(o.out) / folder_name(parent.config, tier) : fs::path(o.out);
     export_tier(parent, folder, hash, tier, target, options);
     const auto cost = cost_of(parent.config, tier.capacity);
     log::info("{:<5} {:>3} channels {:>6} ffn {:>14} parameters  {}", tier.name, tier.capacity.channels,

@@ -29,15 +29,15 @@ struct Options {
 
 void add_model(const Options& o, const std::string& model, Stream& stream, Frontier& frontier) {
   const auto folder = model_of_run(model);
-  const auto runner = Runner::open(folder, o.device.chosen_precision());
-  const auto tiers = choose_tiers(runner.config(), o.tiers);
-  auto points = measure_costs(runner, model, tiers, stream, o.latency);
+  const auto stored = StoredModel::open(folder);
+  const auto tiers = choose_tiers(stored.config(), o.tiers);
+  auto points = measure_costs(stored, model, tiers, stream, o.device.chosen_precision(), o.latency);
   if (!o.data.empty()) {
     const auto most = o.windows > 0 ? o.windows * o.context + 1 : std::numeric_limits<std::int64_t>::max();
     const auto text =
-        EvaluationText::open(o.data, folder, o.tokenizer, static_cast<TokenId>(runner.config().eos_token_id), most);
-    const auto report =
-        measure_perplexity(runner, stream, text, {.tiers = tiers, .context = o.context, .windows = o.windows});
+        EvaluationText::open(o.data, folder, o.tokenizer, static_cast<TokenId>(stored.config().eos_token_id), most);
+    Engine engine(stored, stream, {.precision = o.device.chosen_precision()});
+    const auto report = measure_perplexity(engine, text, {.tiers = tiers, .context = o.context, .windows = o.windows});
     add_quality(points, report);
     frontier.data = text.name();
     frontier.context = report.context;

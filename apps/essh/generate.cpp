@@ -45,7 +45,7 @@ std::string read_prompt(const Options& o) {
   return {std::istreambuf_iterator<char>(std::cin), {}};
 }
 
-std::vector<std::int32_t> prompt_tokens(const Options& o, const Runner& runner, const Tokenizer* tokenizer) {
+std::vector<std::int32_t> prompt_tokens(const Options& o, const ModelConfig& config, const Tokenizer* tokenizer) {
   if (!o.tokens.empty()) return o.tokens;
   const auto text = read_prompt(o);
   if (!text.empty() && tokenizer == nullptr) {
@@ -53,7 +53,7 @@ std::vector<std::int32_t> prompt_tokens(const Options& o, const Runner& runner, 
          o.model);
   }
   auto tokens = tokenizer ? tokenizer->encode(text, {.add_special_tokens = true}) : std::vector<std::int32_t>{};
-  if (tokens.empty() && o.state_in.empty()) tokens = {static_cast<std::int32_t>(runner.config().bos_token_id)};
+  if (tokens.empty() && o.state_in.empty()) tokens = {static_cast<std::int32_t>(config.bos_token_id)};
   return tokens;
 }
 
@@ -63,14 +63,13 @@ double seconds_since(Clock::time_point start) {
 
 void run(Options o) {
   o.model = model_of_run(o.model).string();
-  auto runner = Runner::open(o.model, o.device.chosen_precision());
-  const auto tier = find_tier(runner.config(), o.tier);
-  if (tier.capacity != full_capacity(runner.config())) runner = runner.at(tier.capacity);
-  const auto tokenizer = find_tokenizer(o);
   OpenDevice device(o.device);
-  Session session(runner, tier, device.stream);
+  Engine engine(StoredModel::open(o.model), device.stream, {.precision = o.device.chosen_precision()});
+  const auto tier = find_tier(engine.config(), o.tier);
+  const auto tokenizer = find_tokenizer(o);
+  Session session(engine, tier);
   if (!o.state_in.empty()) session.restore(o.state_in);
-  const auto prompt = prompt_tokens(o, runner, tokenizer.get());
+  const auto prompt = prompt_tokens(o, engine.config(), tokenizer.get());
 
   const auto prefill_start = Clock::now();
   session.feed(prompt);
@@ -85,7 +84,7 @@ void run(Options o) {
   const auto decode_start = Clock::now();
   while (static_cast<std::int64_t>(out.size()) < o.max_tokens) {
     const auto token = sampler.draw(session.logits());
-    if (token == runner.config().eos_token_id && !o.ignore_eos) break;
+    if (token == engine.config().eos_token_id && !o.ignore_eos) break;
     out.push_back(token);
     sampler.see(token);
     // A vocabulary padded beyond the tokenizer's has ids that stand for nothing.

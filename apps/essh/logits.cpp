@@ -38,13 +38,13 @@ std::string npy_header(std::size_t rows, std::size_t cols) {
 
 void run(const Options& o) {
   OpenDevice device(o.device);
-  const auto runner = Runner::open(model_of_run(o.model), o.device.chosen_precision());
-  const auto tier = find_tier(runner.config(), o.tier);
+  Engine engine(StoredModel::open(model_of_run(o.model)), device.stream, {.precision = o.device.chosen_precision()});
+  const auto tier = find_tier(engine.config(), o.tier);
   const auto tokens = read_tokens(o.tokens);
   DurableFile file(o.out);
-  file.write(npy_header(tokens.size(), static_cast<std::size_t>(runner.config().vocab_size)));
+  file.write(npy_header(tokens.size(), static_cast<std::size_t>(engine.config().vocab_size)));
   const auto path = o.path == "recurrent" ? LogitsPath::Recurrent : LogitsPath::Parallel;
-  all_logits(runner, tier.capacity, device.stream, tokens, path, [&](Index, Matrix<const float> logits) {
+  all_logits(engine, tier, tokens, path, [&](Index, Matrix<const float> logits) {
     file.write(std::as_bytes(std::span(logits.data, static_cast<std::size_t>(logits.rows * logits.cols))));
   });
   file.commit();

@@ -16,14 +16,14 @@ namespace {
 namespace fs = std::filesystem;
 
 // A family with the real initial modes (poles up to 0.9999) and gates that depend on the input.
-Runner make_runner(std::string hash = "a") {
+StoredModel make_family(std::string hash = "a") {
   ModelConfig config = preset("tiny");
   config.vocab_size = 300;
   config.hidden_size = 64;
   config.intermediate_size = 192;
-  config.num_attention_heads = 1;
+  config.sliding_attention.num_attention_heads = 1;
   config.sliding_window = 100;
-  config.elastic.ffn = 192;
+  config.elastic.ffn.full = 192;
   LoadedModel model{config, Parameters<float>(config)};
   initialise(model.parameters, config, 3);
   Rng rng(9);
@@ -32,7 +32,7 @@ Runner make_runner(std::string hash = "a") {
     if (tensors[i].role != Role::Matrix && tensors[i].role != Role::Blend) continue;
     for (auto& x : model.parameters.tensor(i)) x += static_cast<float>(0.05 * rng.normal());
   }
-  return Runner(std::move(model), std::move(hash));
+  return StoredModel(std::move(model), std::move(hash));
 }
 
 double relative_error(std::span<const float> a, std::span<const float> b) {
@@ -44,9 +44,13 @@ double relative_error(std::span<const float> a, std::span<const float> b) {
   return std::sqrt(difference / size);
 }
 
+std::span<const float> floats(const std::vector<std::byte>& bytes) {
+  return {reinterpret_cast<const float*>(bytes.data()), bytes.size() / sizeof(float)};
+}
+
 struct SessionTest : ::testing::Test {
   Stream stream = cpu_stream(2);
-  Runner runner = make_runner();
+  Engine engine{make_family(), stream};
   fs::path folder;
   void SetUp() override {
     std::string pattern = (fs::temp_directory_path() / "essh-session-XXXXXX").string();
@@ -58,15 +62,15 @@ struct SessionTest : ::testing::Test {
 TEST_F(SessionTest, RecurrentEqualsChunkedOver4096Positions) {
   const auto tokens = random_tokens(4096, 300, 4);
   for (const char* name : {"T1", "T10"}) {
-    const auto capacity = find_tier(runner.config(), name).capacity;
+    const auto tier = find_tier(engine.config(), name);
     std::vector<std::vector<float>> parallel;
-    all_logits(runner, capacity, stream, tokens, LogitsPath::Parallel, [&](Index first, Matrix<const float> logits) {
+    all_logits(engine, tier, tokens, LogitsPath::Parallel, [&](Index first, Matrix<const float> logits) {
       EXPECT_EQ(first, static_cast<Index>(parallel.size()));
       for (Index r = 0; r < logits.rows; ++r) parallel.emplace_back(logits.row(r), logits.row(r) + logits.cols);
     });
     ASSERT_EQ(parallel.size(), tokens.size());
     double worst = 0;
-    all_logits(runner, capacity, stream, tokens, LogitsPath::Recurrent, [&](Index first, Matrix<const float> logits) {
+    all_logits(engine, tier, tokens, LogitsPath::Recurrent, [&](Index first, Matrix<const float> logits) {
       worst = std::max(worst, relative_error({logits.row(0), 300}, parallel[static_cast<std::size_t>(first)]));
     });
     EXPECT_LE(worst, 1e-5) << name;
@@ -75,30 +79,33 @@ TEST_F(SessionTest, RecurrentEqualsChunkedOver4096Positions) {
 
 TEST_F(SessionTest, AnySplitOfAPromptGivesTheState) {
   const auto tokens = random_tokens(700, 300, 5);
-  const auto tier = find_tier(runner.config(), "T4");
-  Session whole(runner, tier, stream);
+  const auto tier = find_tier(engine.config(), "T4");
+  Session whole(engine, tier);
   whole.feed(tokens);
   Rng rng(6);
   for (int round = 0; round < 6; ++round) {
-    Session parts(runner, tier, stream);
+    Session parts(engine, tier);
     for (std::size_t first = 0; first < tokens.size();) {
       const auto size = std::min<std::size_t>(tokens.size() - first, 1 + rng.below(round < 3 ? 200 : 7));
       parts.feed(std::span(tokens).subspan(first, size));
       first += size;
     }
     EXPECT_EQ(parts.position(), whole.position());
-    EXPECT_LE(relative_error(parts.state(), whole.state()), 1e-5);
+    const auto a = parts.snapshot(), b = whole.snapshot();
+    ASSERT_EQ(a.parts.size(), b.parts.size());
+    for (std::size_t i = 0; i < a.parts.size(); ++i)
+      EXPECT_LE(relative_error(floats(a.parts[i]), floats(b.parts[i])), 1e-5);
     EXPECT_LE(relative_error(parts.logits(), whole.logits()), 1e-5);
   }
 }
 
 TEST_F(SessionTest, RestoredStateContinuesExactly) {
   const auto tokens = random_tokens(150, 300, 7);
-  const auto tier = find_tier(runner.config(), "T4");
-  Session first(runner, tier, stream);
+  const auto tier = find_tier(engine.config(), "T4");
+  Session first(engine, tier);
   first.feed(tokens);
   first.save(folder / "state");
-  Session second(runner, tier, stream);
+  Session second(engine, tier);
   second.restore(folder / "state");
   EXPECT_EQ(second.position(), 150);
   EXPECT_TRUE(std::equal(first.logits().begin(), first.logits().end(), second.logits().begin()));
@@ -110,7 +117,7 @@ TEST_F(SessionTest, RestoredStateContinuesExactly) {
 
 TEST_F(SessionTest, WrongOrDamagedStatesAreRefused) {
   const auto tokens = random_tokens(10, 300, 8);
-  Session session(runner, find_tier(runner.config(), "T4"), stream);
+  Session session(engine, find_tier(engine.config(), "T4"));
   session.feed(tokens);
   const auto path = folder / "state";
   session.save(path);
@@ -122,10 +129,10 @@ TEST_F(SessionTest, WrongOrDamagedStatesAreRefused) {
     }
     return std::string("accepted");
   };
-  Session other_tier(runner, find_tier(runner.config(), "T5"), stream);
+  Session other_tier(engine, find_tier(engine.config(), "T5"));
   EXPECT_NE(message(other_tier).find("saved at tier \"T4\""), std::string::npos) << message(other_tier);
-  const auto other_model = make_runner("b");
-  Session other(other_model, find_tier(runner.config(), "T4"), stream);
+  Engine other_model(make_family("b"), stream);
+  Session other(other_model, find_tier(engine.config(), "T4"));
   EXPECT_NE(message(other).find("another model"), std::string::npos);
   std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
   file.seekp(-100, std::ios::end);
@@ -138,22 +145,22 @@ TEST_F(SessionTest, WrongOrDamagedStatesAreRefused) {
 }
 
 TEST_F(SessionTest, OneCapacityAloneComputesWhatTheFamilyDoes) {
-  const auto tier = find_tier(runner.config(), "T4");
-  const auto slice = runner.at(tier.capacity);
-  EXPECT_EQ(full_capacity(slice.config()), tier.capacity);
-  EXPECT_EQ(slice.parameters().layout().parameters(), cost_of(runner.config(), tier.capacity).parameters);
-  Session family(runner, tier, stream), alone(slice, tier, stream);
-  const auto tokens = random_tokens(90, runner.config().vocab_size, 2);
+  const auto tier = find_tier(engine.config(), "T4");
+  Engine cut(engine.model().cut(tier.capacity), stream);
+  EXPECT_EQ(full_capacity(cut.config()), tier.capacity);
+  EXPECT_EQ(ParameterLayout(cut.config()).parameters(), cost_of(engine.config(), tier.capacity).parameters);
+  Session family(engine, tier), alone(cut, tier);
+  const auto tokens = random_tokens(90, engine.config().vocab_size, 2);
   for (auto* session : {&family, &alone}) {
     session->feed(std::span(tokens).first(80));
     for (std::size_t i = 80; i < tokens.size(); ++i) session->feed({&tokens[i], 1});
   }
   EXPECT_TRUE(std::ranges::equal(family.logits(), alone.logits()));
-  EXPECT_EQ(family.state(), alone.state());
+  EXPECT_EQ(family.snapshot().parts, alone.snapshot().parts);
 }
 
 TEST_F(SessionTest, TokensOutsideTheVocabularyAreRefused) {
-  Session session(runner, find_tier(runner.config(), "T1"), stream);
+  Session session(engine, find_tier(engine.config(), "T1"));
   for (const std::int32_t token : {-1, 300, 2000000000}) EXPECT_THROW(session.feed({&token, 1}), Error);
   EXPECT_THROW(session.logits(), Error);
 }

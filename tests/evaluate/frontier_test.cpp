@@ -5,7 +5,7 @@
 #include "essh/base/json.h"
 #include "essh/base/log.h"
 #include "essh/model/cost.h"
-#include "tests/evaluate/small_runner.h"
+#include "tests/evaluate/small_engine.h"
 #include "tests/store/temp_folder.h"
 
 namespace essh {
@@ -104,15 +104,16 @@ TEST(Frontier, LabelsSeveralModelsByTheirFolders) {
 TEST(Frontier, MeasuresEveryTierOfAFamily) {
   log::set_level(log::Level::Quiet);
   auto stream = cpu_stream(1);
-  const auto runner = small_runner();
-  const auto tiers = tiers_of(runner.config());
-  auto points = measure_costs(runner, "small", tiers, stream, {.depth = 9, .warmup = 1, .steps = 3, .prompts = 1});
+  Engine engine(small_family(), stream);
+  const auto tiers = tiers_of(engine.config());
+  auto points = measure_costs(engine.model(), "small", tiers, stream, Precision::Auto,
+                              {.depth = 9, .warmup = 1, .steps = 3, .prompts = 1});
   ASSERT_EQ(points.size(), tiers.size());
-  const auto text = EvaluationText::from_tokens(random_tokens(40, runner.config().vocab_size, 1), "random");
-  add_quality(points, measure_perplexity(runner, stream, text, {.tiers = tiers, .context = 13}));
+  const auto text = EvaluationText::from_tokens(random_tokens(40, engine.config().vocab_size, 1), "random");
+  add_quality(points, measure_perplexity(engine, text, {.tiers = tiers, .context = 13}));
   for (std::size_t i = 0; i < points.size(); ++i) {
     EXPECT_EQ(points[i].tier, tiers[i].name);
-    EXPECT_EQ(points[i].parameters, cost_of(runner.config(), tiers[i].capacity).parameters);
+    EXPECT_EQ(points[i].parameters, cost_of(engine.config(), tiers[i].capacity).parameters);
     EXPECT_EQ(points[i].file_bytes, 4 * points[i].parameters) << "float32";
     EXPECT_GT(points[i].perplexity, 1);
     EXPECT_GT(points[i].latency.decode_ms, 0);

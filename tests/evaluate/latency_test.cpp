@@ -6,7 +6,7 @@
 
 #include "essh/model/cost.h"
 #include "essh/model/initialise.h"
-#include "tests/evaluate/small_runner.h"
+#include "tests/evaluate/small_engine.h"
 
 namespace essh {
 namespace {
@@ -15,10 +15,11 @@ TEST(MeasureLatency, CountsMemoryAndOrdersItsQuantiles) {
   auto config = preset("tiny");
   LoadedModel model{config, Parameters<float>(config)};
   initialise(model.parameters, config, 3);
-  const Runner runner(std::move(model), "hash");
+  const StoredModel stored(std::move(model));
   auto stream = cpu_stream(1);
   const auto tier = find_tier(config, "T4");
-  const auto result = measure_latency(runner, tier, stream, {.depth = 20, .warmup = 1, .steps = 9, .prompts = 1});
+  const auto result =
+      measure_latency(stored, tier, stream, Precision::Auto, {.depth = 20, .warmup = 1, .steps = 9, .prompts = 1});
   EXPECT_GT(result.decode_ms_low, 0);
   EXPECT_LE(result.decode_ms_low, result.decode_ms);
   EXPECT_LE(result.decode_ms, result.decode_ms_high);

@@ -8,8 +8,9 @@
 
 #include "essh/base/json.h"
 #include "essh/base/log.h"
+#include "essh/decode/session.h"
 #include "essh/model/cost.h"
-#include "tests/evaluate/small_runner.h"
+#include "tests/evaluate/small_engine.h"
 #include "tests/store/temp_folder.h"
 
 namespace essh {
@@ -18,7 +19,7 @@ namespace fs = std::filesystem;
 
 struct PerplexityTest : TempFolderTest {
   Stream stream = cpu_stream(1);
-  Runner runner = small_runner();
+  Engine engine{small_family(), stream};
   void SetUp() override {
     log::set_level(log::Level::Quiet);
     TempFolderTest::SetUp();
@@ -26,11 +27,11 @@ struct PerplexityTest : TempFolderTest {
 };
 
 // Mean loss over windows of `context`, token by token, each window from nothing.
-double recurrent_nll(const Runner& runner, Stream& stream, Capacity capacity, const std::vector<TokenId>& tokens,
-                     std::size_t context, std::size_t windows) {
+double recurrent_nll(Engine& engine, const Tier& tier, const std::vector<TokenId>& tokens, std::size_t context,
+                     std::size_t windows) {
   double sum = 0;
   for (std::size_t w = 0; w < windows; ++w) {
-    all_logits(runner, capacity, stream, std::span(tokens).subspan(w * context, context), LogitsPath::Recurrent,
+    all_logits(engine, tier, std::span(tokens).subspan(w * context, context), LogitsPath::Recurrent,
                [&](Index position, Matrix<const float> logits) {
                  double total = 0;
                  for (Index c = 0; c < logits.cols; ++c) total += std::exp(static_cast<double>(logits(0, c)));
@@ -42,35 +43,34 @@ double recurrent_nll(const Runner& runner, Stream& stream, Capacity capacity, co
 }
 
 TEST_F(PerplexityTest, EqualsTheLossOfLogitsTokenByToken) {
-  const auto tokens = random_tokens(150, runner.config().vocab_size, 5);
+  const auto tokens = random_tokens(150, engine.config().vocab_size, 5);
   const auto text = EvaluationText::from_tokens(tokens, "random");
-  const std::vector<Tier> tiers = {find_tier(runner.config(), "1x2"), find_tier(runner.config(), "full")};
+  const std::vector<Tier> tiers = {find_tier(engine.config(), "1x2"), find_tier(engine.config(), "full")};
   // 150 tokens are 8 windows of 18 targets and 5 left over; batches of 3 leave a last one of 2.
   for (const Index batch : {0, 1, 3}) {
-    const auto report = measure_perplexity(runner, stream, text, {.tiers = tiers, .context = 18, .batch = batch});
+    const auto report = measure_perplexity(engine, text, {.tiers = tiers, .context = 18, .batch = batch});
     EXPECT_EQ(report.windows, 8);
     EXPECT_EQ(report.tokens, 144);
     EXPECT_EQ(report.left_out, 5);
     ASSERT_EQ(report.tiers.size(), 2u);
     for (std::size_t t = 0; t < tiers.size(); ++t) {
-      const double expected = recurrent_nll(runner, stream, tiers[t].capacity, tokens, 18, 8);
+      const double expected = recurrent_nll(engine, tiers[t], tokens, 18, 8);
       EXPECT_NEAR(report.tiers[t].nll, expected, 1e-5 * expected) << tiers[t].name << " batch " << batch;
       EXPECT_DOUBLE_EQ(report.tiers[t].perplexity, std::exp(report.tiers[t].nll));
-      EXPECT_EQ(report.tiers[t].parameters, cost_of(runner.config(), tiers[t].capacity).parameters);
+      EXPECT_EQ(report.tiers[t].parameters, cost_of(engine.config(), tiers[t].capacity).parameters);
       EXPECT_EQ(report.tiers[t].bits_per_byte, 0) << "the bytes are unknown";
     }
     EXPECT_NE(report.tiers[0].nll, report.tiers[1].nll);
   }
-  const auto few = measure_perplexity(runner, stream, text, {.tiers = tiers, .context = 18, .windows = 2});
+  const auto few = measure_perplexity(engine, text, {.tiers = tiers, .context = 18, .windows = 2});
   EXPECT_EQ(few.tokens, 36);
-  const double expected = recurrent_nll(runner, stream, tiers[1].capacity, tokens, 18, 2);
+  const double expected = recurrent_nll(engine, tiers[1], tokens, 18, 2);
   EXPECT_NEAR(few.tiers[1].nll, expected, 1e-5 * expected);
 }
 
 TEST_F(PerplexityTest, JsonHasTheDocumentedShape) {
-  const auto text = EvaluationText::from_tokens(random_tokens(20, runner.config().vocab_size, 5), "random");
-  const auto report =
-      measure_perplexity(runner, stream, text, {.tiers = {find_tier(runner.config(), "full")}, .context = 8});
+  const auto text = EvaluationText::from_tokens(random_tokens(20, engine.config().vocab_size, 5), "random");
+  const auto report = measure_perplexity(engine, text, {.tiers = {find_tier(engine.config(), "full")}, .context = 8});
   const auto json = to_json(report, "a model");
   EXPECT_EQ(json["model"], "a model");
   ASSERT_EQ(json["results"].size(), 1u);
@@ -81,11 +81,10 @@ TEST_F(PerplexityTest, JsonHasTheDocumentedShape) {
 }
 
 TEST_F(PerplexityTest, TooLittleTextAndForeignTokensAreErrors) {
-  const PerplexityOptions options{.tiers = {find_tier(runner.config(), "full")}, .context = 16};
+  const PerplexityOptions options{.tiers = {find_tier(engine.config(), "full")}, .context = 16};
   const auto message = [&](std::vector<TokenId> tokens) {
-    return message_of([&] {
-      measure_perplexity(runner, stream, EvaluationText::from_tokens(std::move(tokens), "some text"), options);
-    });
+    return message_of(
+        [&] { measure_perplexity(engine, EvaluationText::from_tokens(std::move(tokens), "some text"), options); });
   };
   EXPECT_NE(message(random_tokens(16, 11, 1)).find("some text: 16 tokens, one window takes 17"), std::string::npos);
   EXPECT_NE(message({}).find("0 tokens"), std::string::npos);
@@ -110,7 +109,7 @@ TEST_F(PerplexityTest, AgreesWithAnIndependentImplementation) {
     const auto command = fmt::format("tar xJf '{}' -C '{}'", (data / archive).string(), folder.string());
     if (std::system(command.c_str()) != 0) GTEST_SKIP() << "cannot unpack " << archive;
   }
-  const auto family = Runner::open(folder / "family1");
+  Engine family(StoredModel::open(folder / "family1"), stream);
   const auto tokenizer = load_tokenizer(folder / "family1");
   // Over all 384 windows, as its own implementation measured them in bf16: T1 87.96, T10 44.43. The first 30 happen to
   // be as hard, to 1%.
@@ -119,7 +118,7 @@ TEST_F(PerplexityTest, AgreesWithAnIndependentImplementation) {
       EvaluationText::from_files({folder / "text" / "wiki_val.txt"}, *tokenizer, 0, kContext * kWindows + 1);
   EXPECT_EQ(text.tokens(), kContext * kWindows + 1);
   const std::vector<Tier> tiers = {find_tier(family.config(), "T1"), find_tier(family.config(), "T10")};
-  const auto report = measure_perplexity(family, stream, text, {.tiers = tiers, .context = kContext});
+  const auto report = measure_perplexity(family, text, {.tiers = tiers, .context = kContext});
   EXPECT_EQ(report.windows, kWindows);
   EXPECT_NEAR(report.tiers[0].perplexity, 87.96, 0.01 * 87.96);
   EXPECT_NEAR(report.tiers[1].perplexity, 44.43, 0.01 * 44.43);

@@ -5,21 +5,22 @@
 #include <algorithm>
 
 #include "essh/base/json.h"
+#include "essh/decode/session.h"
 #include "essh/evaluate/tier_choice.h"
-#include "tests/evaluate/small_runner.h"
+#include "tests/evaluate/small_engine.h"
 
 namespace essh {
 namespace {
 
 // The same count from the logits of every position, one sequence at a time.
 TEST(Recall, CountsWhatTheLogitsSay) {
-  const auto runner = small_runner();
   auto stream = cpu_stream(1);
+  Engine engine(small_family(), stream);
   const SyntheticTask task({.name = "palindrome", .length = 60, .symbols = 3});
-  ASSERT_LE(task.vocab_size(), runner.config().vocab_size);
-  const auto tiers = choose_tiers(runner.config(), {"all"});
+  ASSERT_LE(task.vocab_size(), engine.config().vocab_size);
+  const auto tiers = choose_tiers(engine.config(), {"all"});
   const Index samples = 140;  // more than one pass
-  const auto report = measure_recall(runner, stream, task, {.tiers = tiers, .samples = samples, .seed = 4});
+  const auto report = measure_recall(engine, task, {.tiers = tiers, .samples = samples, .seed = 4});
   ASSERT_EQ(report.tiers.size(), tiers.size());
   EXPECT_EQ(report.questions, samples * 29);
   EXPECT_DOUBLE_EQ(report.chance, 1.0 / 3);
@@ -29,17 +30,16 @@ TEST(Recall, CountsWhatTheLogitsSay) {
       std::vector<std::int32_t> inputs(60), targets(60);
       task.sample(SyntheticTask::Split::Validation, 4, s, inputs, targets);
       Index wrong = 0;
-      all_logits(runner, tiers[t].capacity, stream, inputs, LogitsPath::Parallel,
-                 [&](Index first, Matrix<const float> logits) {
-                   for (Index r = 0; r < logits.rows; ++r) {
-                     const auto target = targets[static_cast<std::size_t>(first + r)];
-                     if (target == kUnlabelled) continue;
-                     const auto* row = logits.row(r);
-                     const bool found = std::max_element(row, row + logits.cols) - row == target;
-                     right += found;
-                     wrong += !found;
-                   }
-                 });
+      all_logits(engine, tiers[t], inputs, LogitsPath::Parallel, [&](Index first, Matrix<const float> logits) {
+        for (Index r = 0; r < logits.rows; ++r) {
+          const auto target = targets[static_cast<std::size_t>(first + r)];
+          if (target == kUnlabelled) continue;
+          const auto* row = logits.row(r);
+          const bool found = std::max_element(row, row + logits.cols) - row == target;
+          right += found;
+          wrong += !found;
+        }
+      });
       complete += wrong == 0;
     }
     EXPECT_DOUBLE_EQ(report.tiers[t].accuracy, static_cast<double>(right) / static_cast<double>(report.questions));
@@ -54,9 +54,9 @@ TEST(Recall, CountsWhatTheLogitsSay) {
 }
 
 TEST(Recall, ATaskOfAnotherVocabularyIsRefused) {
-  const auto runner = small_runner();
   auto stream = cpu_stream(1);
-  EXPECT_THROW(measure_recall(runner, stream, SyntheticTask({.name = "mqar"}), {}), Error);
+  Engine engine(small_family(), stream);
+  EXPECT_THROW(measure_recall(engine, SyntheticTask({.name = "mqar"}), {}), Error);
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include <fstream>
 
 #include "essh/export/verify.h"
+#include "essh/model/slice.h"
 #include "tests/model/small_model.h"
 
 namespace essh {
@@ -22,9 +23,9 @@ struct ExportTest : ::testing::Test {
   void SetUp() override {
     std::string pattern = (fs::temp_directory_path() / "essh-export-XXXXXX").string();
     folder = ::mkdtemp(pattern.data());
-    config.intermediate_size = config.elastic.ffn = 320;
-    config.spectral_channels = config.elastic.channels = 9;
-    config.elastic.tiers = deployment_budgets();
+    config.intermediate_size = 320;
+    config.spectral_channels = 9;
+    config.elastic = two_rate(9, 320, deployment_budgets());
     Parameters<float> parameters(config);
     fill_randomly(parameters, 12, 0.2);
     save_model(folder / "family", config, parameters, full_capacity(config), {});
@@ -63,16 +64,16 @@ TEST_F(ExportTest, EveryTierEqualsTheParentBitwiseInEveryDtype) {
 TEST_F(ExportTest, ASliceInMemoryIsTheExport) {
   const auto parent = load_model(folder / "family");
   auto tiers = tiers_of(config);
-  tiers.push_back(custom_tier(config, 5, 37));
+  tiers.push_back(custom_tier(config, {5, 37}));
   for (const auto& tier : tiers) {
     export_tier(parent, folder / "family", model_hash(folder / "family"), tier, folder / tier.name, {});
-    const auto slice = model_at(parent.config, parent.parameters, tier.capacity),
-               exported = load_model(folder / tier.name);
-    EXPECT_EQ(full_capacity(slice.config), full_capacity(exported.config)) << tier.name;
+    const auto sliced = slice(parent.config, parent.parameters, tier.capacity);
+    const auto exported = load_model(folder / tier.name);
+    EXPECT_EQ(full_capacity(slice(parent.config, tier.capacity)), full_capacity(exported.config)) << tier.name;
     const auto& tensors = exported.parameters.layout().tensors();
-    ASSERT_EQ(slice.parameters.layout().tensors().size(), tensors.size());
+    ASSERT_EQ(sliced.layout().tensors().size(), tensors.size());
     for (std::size_t i = 0; i < tensors.size(); ++i)
-      EXPECT_TRUE(std::ranges::equal(slice.parameters.tensor(i), exported.parameters.tensor(i)))
+      EXPECT_TRUE(std::ranges::equal(sliced.tensor(i), exported.parameters.tensor(i)))
           << tier.name << ", " << tensors[i].name;
   }
 }

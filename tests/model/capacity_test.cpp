@@ -61,6 +61,29 @@ TEST(Capacity, SmallPresetsHaveThePapersSizes) {
   EXPECT_EQ(cost_of(palindrome, full_capacity(palindrome)).parameters, 764960);
 }
 
+TEST(Capacity, BaselinesHaveTheirExactSizes) {
+  for (const auto& [name, parameters, kv] :
+       {std::tuple{"transformer-370m", 365550976, 161559552}, {"transformer-1.5b", 1536280576, 469991424}}) {
+    const auto config = preset(name);
+    const auto cost = cost_of(config, full_capacity(config));
+    EXPECT_EQ(cost.parameters, parameters) << name;
+    EXPECT_EQ(cost.kv_bytes, kv) << name;
+    EXPECT_EQ(cost.state_bytes, 0) << name;
+    EXPECT_EQ(tiers_of(config).size(), 1u);
+  }
+  const auto matformer = preset("matformer-370m");
+  const std::vector<Index> units = {256, 512, 896, 1280, 1664, 2240, 2624, 3136, 3648, 4224};
+  const auto tiers = tiers_of(matformer);
+  ASSERT_EQ(tiers.size(), units.size());
+  for (std::size_t i = 0; i < units.size(); ++i) EXPECT_EQ(tiers[i].capacity, (Capacity{0, units[i]})) << i;
+  EXPECT_EQ(cost_of(matformer, tiers[0].capacity).parameters, 130899328);
+  EXPECT_EQ(cost_of(matformer, tiers[9].capacity).parameters, 365550976);
+  EXPECT_EQ(find_tier(matformer, "xi=0.5").capacity, (Capacity{0, 2112}));
+  EXPECT_EQ(find_tier(matformer, "100").capacity, (Capacity{0, 100}));
+  EXPECT_EQ(find_tier(matformer, "100").name, "100");
+  EXPECT_THROW(find_tier(matformer, "18x100"), Error);
+}
+
 TEST(Capacity, NamesAreFoundOrExplained) {
   const auto config = preset("370m");
   EXPECT_EQ(find_tier(config, "18x1792").capacity, (Capacity{18, 1792}));
@@ -87,15 +110,45 @@ TEST(Config, RoundTripsAndNamesContradictions) {
     return std::string("accepted");
   };
   EXPECT_EQ(problem("model_type", "llama"), "config.json: model_type is \"llama\", this program runs \"essh\" models");
-  EXPECT_EQ(problem("attention_layers", {3, 2}),
+  EXPECT_EQ(problem("attention_layers", {15, 2}),
             "config.json: attention_layers must rise and lie below num_hidden_layers");
-  EXPECT_EQ(problem("num_attention_heads", 31), "config.json: num_attention_heads * head_dim must equal hidden_size");
+  EXPECT_EQ(problem("attention_layers", {3}),
+            "config.json: attention_layers and layer_types must name the same layers of sliding attention");
+  EXPECT_EQ(problem("num_attention_heads", 31),
+            "config.json: num_attention_heads * head_dim of sliding attention must equal hidden_size");
   EXPECT_EQ(
       problem("spectral_channels", 31),
       "config.json: elastic.channels and elastic.ffn must equal spectral_channels and intermediate_size of the family");
   EXPECT_EQ(problem("vocab_size", 5), "config.json: bos_token_id and eos_token_id must lie below vocab_size");
   EXPECT_EQ(problem("hidden_sizes", 5), "config.json: unknown key \"hidden_sizes\", did you mean \"hidden_size\"?");
   EXPECT_EQ(problem("transformers_version", "4.0"), "accepted");
+  EXPECT_EQ(problem("layer_types", {"spectral"}),
+            "config.json: layer_types must name one mixer for each of num_hidden_layers");
+}
+
+TEST(Config, FoldersBeforeLayerTypesLoad) {
+  auto object = config_json(preset("370m"));
+  ASSERT_EQ(object["layer_types"].size(), 22u);
+  EXPECT_EQ(object["layer_types"][12], "sliding_attention");
+  EXPECT_EQ(object["layer_types"][0], "spectral");
+  EXPECT_EQ(object["elastic"]["channels"], 32) << "the two-rate map keeps its form";
+  object.erase("layer_types");
+  const auto old = parse_config(object, "c");
+  EXPECT_EQ(to_text(config_json(old)), to_text(config_json(preset("370m"))));
+  object.erase("attention_layers");
+  EXPECT_THROW(parse_config(object, "c"), Error);
+}
+
+TEST(Config, AxesAndKindsOfOtherModelsRoundTrip) {
+  for (const char* name : {"transformer-370m", "matformer-370m"}) {
+    const auto object = config_json(preset(name));
+    EXPECT_EQ(to_text(config_json(parse_config(object, "c"))), to_text(object));
+    EXPECT_FALSE(object.contains("spectral_channels"));
+    EXPECT_EQ(object["full_attention"]["num_attention_heads"], 14);
+  }
+  const auto object = config_json(preset("matformer-370m"));
+  EXPECT_EQ(object["elastic"]["ffn"]["full"], 4224);
+  EXPECT_EQ(object["elastic"]["ffn"]["rounding"], "down");
 }
 
 }  // namespace

@@ -48,12 +48,16 @@ LossAndGradient evaluate(const Model<double>& model, const Parameters<double>& p
   return result;
 }
 
-class ModelGradient : public ::testing::TestWithParam<Capacity> {};
+struct Case {
+  ModelConfig (*config)();
+  Capacity capacity;
+};
+class ModelGradient : public ::testing::TestWithParam<Case> {};
 
 // The loss and the gradient of every parameter of the whole model, at the full capacity and at strided prefixes of it.
 TEST_P(ModelGradient, AgreesWithDualNumbersAndDifferences) {
-  const auto capacity = GetParam();
-  const auto config = small_config();
+  const auto capacity = GetParam().capacity;
+  const auto config = GetParam().config();
   const Model<double> model(config);
   Parameters<double> parameters(config);
   fill_randomly(parameters, 7);
@@ -93,7 +97,9 @@ TEST_P(ModelGradient, AgreesWithDualNumbersAndDifferences) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Capacities, ModelGradient, ::testing::Values(Capacity{3, 7}, Capacity{2, 4}));
+INSTANTIATE_TEST_SUITE_P(Capacities, ModelGradient,
+                         ::testing::Values(Case{small_config, {3, 7}}, Case{small_config, {2, 4}},
+                                           Case{small_transformer, {3, 7}}, Case{small_transformer, {2, 4}}));
 
 TEST(ModelGradient, ScaleTouchesFeedForwardWeightsOnly) {
   const auto config = small_config();

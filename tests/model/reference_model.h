@@ -33,7 +33,7 @@ class ReferenceModel {
     for (const auto token : tokens) x.push_back(row(-1, "model.embed_tokens.weight", token, config_.hidden_size));
     for (Index layer = 0; layer < config_.num_hidden_layers; ++layer) {
       const Rows u = norm(x, row_of(layer, "input_layernorm.weight"));
-      add(x, config_.is_attention(layer) ? attention(layer, u) : spectral(layer, u));
+      add(x, config_.kind(layer) == MixerKind::Spectral ? spectral(layer, u) : attention(layer, u));
       add(x, feed_forward(layer, norm(x, row_of(layer, "post_attention_layernorm.weight"))));
     }
     const Rows hidden = norm(x, row_of(-1, "model.norm.weight"));
@@ -135,26 +135,29 @@ class ReferenceModel {
   }
 
   Rows attention(Index layer, const Rows& u) const {
-    const Index width = config_.hidden_size, dim = config_.head_dim;
-    const Rows q = linear(u, layer, "self_attn.q_proj.weight", width),
-               k = linear(u, layer, "self_attn.k_proj.weight", width),
-               v = linear(u, layer, "self_attn.v_proj.weight", width);
+    const bool sliding = config_.kind(layer) == MixerKind::SlidingAttention;
+    const auto& sizes = sliding ? config_.sliding_attention : config_.full_attention;
+    const std::size_t window = sliding ? static_cast<std::size_t>(config_.sliding_window) : u.size();
+    const Index dim = sizes.head_dim, heads = sizes.num_attention_heads, groups = sizes.key_value_heads();
+    const Rows q = linear(u, layer, "self_attn.q_proj.weight", heads * dim),
+               k = linear(u, layer, "self_attn.k_proj.weight", groups * dim),
+               v = linear(u, layer, "self_attn.v_proj.weight", groups * dim);
     Rows out(u.size());
-    for (Index h = 0; h < config_.num_attention_heads; ++h) {
-      const auto head = [&](const Rows& x, bool turn) {
+    for (Index h = 0; h < heads; ++h) {
+      const auto head = [&](const Rows& x, Index number, bool turn) {
         Rows part;
         for (std::size_t t = 0; t < x.size(); ++t) {
-          Row one(x[t].begin() + h * dim, x[t].begin() + (h + 1) * dim);
-          part.push_back(turn ? rope(one, static_cast<double>(t), config_.rope_theta) : one);
+          Row one(x[t].begin() + number * dim, x[t].begin() + (number + 1) * dim);
+          part.push_back(turn ? rope(one, static_cast<double>(t), sizes.rope_theta) : one);
         }
         return part;
       };
-      const auto attended = window_attention(head(q, true), head(k, true), head(v, false), 0,
-                                             static_cast<std::size_t>(config_.sliding_window));
+      const Index group = h / (heads / groups);
+      const auto attended = window_attention(head(q, h, true), head(k, group, true), head(v, group, false), 0, window);
       for (std::size_t t = 0; t < u.size(); ++t)
         out[t].insert(out[t].end(), attended.out[t].begin(), attended.out[t].end());
     }
-    return linear(out, layer, "self_attn.o_proj.weight", width);
+    return linear(out, layer, "self_attn.o_proj.weight", config_.hidden_size);
   }
 
   Rows feed_forward(Index layer, const Rows& u) const {

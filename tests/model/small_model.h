@@ -12,13 +12,21 @@ inline ModelConfig small_config() {
   c.intermediate_size = 7;
   c.num_hidden_layers = 3;
   c.attention_layers = {1};
-  c.num_attention_heads = 2;
-  c.head_dim = 4;
+  c.sliding_attention = {.num_attention_heads = 2, .head_dim = 4};
   c.sliding_window = 5;
   c.spectral_channels = 3;
   c.spectral_modes = 2;
   c.channel_width = 3;
-  c.elastic = {.channels = 3, .ffn = 7, .tiers = {}};
+  c.elastic = two_rate(3, 7, {});
+  return c;
+}
+
+// The same with full attention and grouped queries in place of the window.
+inline ModelConfig small_transformer() {
+  auto c = small_config();
+  c.attention_layers = {};
+  c.layer_types = {"spectral", "full_attention", "full_attention"};
+  c.full_attention = {.num_attention_heads = 4, .num_key_value_heads = 2, .head_dim = 2};
   return c;
 }
 
@@ -28,9 +36,9 @@ void fill_randomly(Parameters<W>& parameters, std::uint64_t seed, double scale =
   Rng rng(seed);
   const auto& tensors = parameters.layout().tensors();
   for (std::size_t i = 0; i < tensors.size(); ++i) {
-    const double shift = tensors[i].role == Role::Gain                                                      ? 1
-                         : tensors[i].initial == Initial::ClockBias || tensors[i].initial == Initial::Decay ? -2
-                                                                                                            : 0;
+    const auto& name = tensors[i].name;
+    const bool slow = name.ends_with("clock_proj.bias") || name.ends_with("mixer.decay");
+    const double shift = tensors[i].role == Role::Gain ? 1 : slow ? -2 : 0;
     for (auto& x : parameters.tensor(i)) x = static_cast<W>(shift + scale * rng.normal());
   }
 }

@@ -74,7 +74,7 @@ TEST(Recipe, ConfigFollowsTheRecipe) {
   EXPECT_EQ(config.channel_width, 4);
   EXPECT_EQ(find_tier(config, "T1").capacity, (Capacity{4, config.intermediate_size})) << "mixer-only nesting";
   const auto specialist = recipe_config(load_recipe("tiny", {"model.tier=T4"}), 1000, 3);
-  EXPECT_EQ(specialist.elastic.channels, 0);
+  EXPECT_FALSE(specialist.elastic.is_family());
   EXPECT_EQ(full_capacity(specialist), find_tier(recipe_config(load_recipe("tiny", {}), 1000, 3), "T4").capacity);
 }
 

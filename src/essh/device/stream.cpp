@@ -21,6 +21,14 @@ void Stream::wait() {
 #endif
 }
 
+std::unique_lock<std::mutex> Stream::acquire() {
+  std::unique_lock lock(*mutex_);
+#if ESSH_WITH_CUDA
+  if (auto* gpu = cuda()) gpu->activate();
+#endif
+  return lock;
+}
+
 std::string Stream::description() {
 #if ESSH_WITH_CUDA
   if (auto* gpu = cuda()) return gpu->description();

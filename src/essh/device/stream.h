@@ -2,6 +2,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <span>
 #include <variant>
 
@@ -66,6 +67,9 @@ class Stream {
   // What was tuned on this device, by name; see cuda::Stream. Nothing on the CPU.
   std::map<std::string, std::string>& choices();
 
+  // For use from several threads: whoever launches holds it, and its GPU is then the calling thread's.
+  std::unique_lock<std::mutex> acquire();
+
   // The stream of one device, for what only that device has; null on the other.
   cpu::Stream* cpu() {
     return device_.index() == 0 ? std::get<0>(device_).get() : nullptr;
@@ -74,6 +78,7 @@ class Stream {
 
  private:
   std::map<std::string, std::string> nothing_;
+  std::unique_ptr<std::mutex> mutex_ = std::make_unique<std::mutex>();
 #if ESSH_WITH_CUDA
   std::variant<std::unique_ptr<cpu::Stream>, std::unique_ptr<cuda::Stream>> device_;
 #else

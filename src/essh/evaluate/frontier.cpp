@@ -6,6 +6,7 @@
 #include "essh/base/units.h"
 #include "essh/config/fields.h"
 #include "essh/model/cost.h"
+#include "essh/model/slice.h"
 
 namespace essh {
 namespace {
@@ -15,10 +16,8 @@ constexpr std::size_t kMostPoints = 10'000;
 Index file_bytes(const ModelConfig& config, Capacity capacity) {
   const auto dtype = parse_dtype(config.torch_dtype);
   Index bytes = 0;
-  for (const auto& tensor : tensor_list(config)) {
-    bytes += tensor.kept_rows(capacity) * tensor.kept_cols(capacity) *
-             static_cast<Index>(dtype_size(stored_dtype(tensor, dtype)));
-  }
+  for (const auto& tensor : tensor_list(slice(config, capacity)))
+    bytes += tensor.rows * tensor.cols * static_cast<Index>(dtype_size(stored_dtype(tensor, dtype)));
   return bytes;
 }
 
@@ -97,21 +96,22 @@ std::string Frontier::label(const FrontierPoint& point) const {
   return point.tier == "full" ? folder_name(point.model) : folder_name(point.model) + " " + point.tier;
 }
 
-std::vector<FrontierPoint> measure_costs(const Runner& runner, const std::string& model, const std::vector<Tier>& tiers,
-                                         Stream& stream, const LatencyOptions& options) {
+std::vector<FrontierPoint> measure_costs(const StoredModel& stored, const std::string& model,
+                                         const std::vector<Tier>& tiers, Stream& stream, Precision precision,
+                                         const LatencyOptions& options) {
   std::vector<FrontierPoint> points;
   Progress progress("time", static_cast<double>(tiers.size()), "tiers");
   for (const auto& tier : tiers) {
-    const auto cost = cost_of(runner.config(), tier.capacity);
+    const auto cost = cost_of(stored.config(), tier.capacity);
     points.push_back({.model = model,
                       .tier = tier.name,
                       .channels = tier.capacity.channels,
                       .ffn = tier.capacity.ffn,
                       .parameters = cost.parameters,
-                      .file_bytes = file_bytes(runner.config(), tier.capacity),
+                      .file_bytes = file_bytes(stored.config(), tier.capacity),
                       .state_bytes = cost.state_bytes,
                       .kv_bytes = cost.kv_bytes,
-                      .latency = measure_latency(runner, tier, stream, options)});
+                      .latency = measure_latency(stored, tier, stream, precision, options)});
     progress.update(static_cast<double>(points.size()), tier.name);
   }
   progress.finish();

@@ -77,8 +77,9 @@ void fields(Visitor& visit, Frontier& f) {
 }
 
 // The costs of some tiers of one model, measured here.
-std::vector<FrontierPoint> measure_costs(const Runner& runner, const std::string& model, const std::vector<Tier>& tiers,
-                                         Stream& stream, const LatencyOptions& options);
+std::vector<FrontierPoint> measure_costs(const StoredModel& stored, const std::string& model,
+                                         const std::vector<Tier>& tiers, Stream& stream, Precision precision,
+                                         const LatencyOptions& options);
 // Adds the quality of points that measure_costs() gave for the same tiers.
 void add_quality(std::span<FrontierPoint> points, const PerplexityReport& report);
 // A point is dominated by one that has no higher perplexity, no more parameters and no longer decoding time, and one of

@@ -45,13 +45,15 @@ std::vector<std::int32_t> random_prompt(Index tokens, Index vocabulary) {
 
 }  // namespace
 
-TierLatency measure_latency(const Runner& runner, const Tier& tier, Stream& stream, const LatencyOptions& options) {
+TierLatency measure_latency(const StoredModel& model, const Tier& tier, Stream& stream, Precision precision,
+                            const LatencyOptions& options) {
   ESSH_ASSERT(options.depth > 0 && options.steps > 0 && options.prompts > 0);
   TierLatency result;
   const auto before = resident_memory();
-  const auto alone = runner.at(tier.capacity);
-  Session session(alone, {tier.name, tier.budget, full_capacity(alone.config())}, stream);
-  const auto prompt = random_prompt(options.depth, alone.config().vocab_size);
+  Engine engine(model.cut(tier.capacity), stream, {.precision = precision});
+  const Tier alone{"full", 1, tier.capacity};
+  Session session(engine, alone);
+  const auto prompt = random_prompt(options.depth, engine.config().vocab_size);
 
   std::vector<double> rates;
   for (int i = 0; i <= options.prompts; ++i) {
@@ -72,7 +74,7 @@ TierLatency measure_latency(const Runner& runner, const Tier& tier, Stream& stre
   result.decode_ms_low = quantile(times, 0.1);
   result.decode_ms_high = quantile(times, 0.9);
   result.prefill_rate = quantile(rates, 0.5);
-  result.weight_bytes = alone.weight_bytes(stream);
+  result.weight_bytes = engine.weight_bytes(alone);
   result.session_bytes = session.state_bytes();
   const auto after = resident_memory();
   result.resident_bytes = after > before ? after - before : 0;

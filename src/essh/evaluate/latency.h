@@ -25,6 +25,7 @@ struct TierLatency {
 };
 
 // Cuts the tier out of the model, as an export would, and runs it alone.
-TierLatency measure_latency(const Runner& runner, const Tier& tier, Stream& stream, const LatencyOptions& options);
+TierLatency measure_latency(const StoredModel& model, const Tier& tier, Stream& stream, Precision precision,
+                            const LatencyOptions& options);
 
 }  // namespace essh

@@ -2,7 +2,7 @@
 #include <vector>
 
 #include "essh/base/json_fwd.h"
-#include "essh/decode/session.h"
+#include "essh/decode/engine.h"
 #include "essh/evaluate/evaluation_text.h"
 
 namespace essh {
@@ -37,8 +37,7 @@ struct PerplexityReport {
 // once; in each, the model starts from nothing, reads `context` tokens and predicts the token after each. A rest too
 // short for a window is left out. perplexity = exp(nll), bits per byte = tokens * nll / (ln 2 * bytes). All tiers are
 // measured in one pass over the text.
-PerplexityReport measure_perplexity(const Runner& runner, Stream& stream, const EvaluationText& text,
-                                    const PerplexityOptions& options);
+PerplexityReport measure_perplexity(Engine& engine, const EvaluationText& text, const PerplexityOptions& options);
 
 // {"model", "results": [{"tier", "parameters", "tokens", "nll", "perplexity", "bits_per_byte"}]}; unknown bits per byte
 // are null.

@@ -3,7 +3,7 @@
 
 #include "essh/base/json_fwd.h"
 #include "essh/data/synthetic_task.h"
-#include "essh/decode/session.h"
+#include "essh/decode/engine.h"
 
 namespace essh {
 
@@ -30,8 +30,7 @@ struct RecallReport {
 };
 
 // Answers of a model to the first `samples` held-out sequences of a task. The vocabulary must hold the task's.
-RecallReport measure_recall(const Runner& runner, Stream& stream, const SyntheticTask& task,
-                            const RecallOptions& options);
+RecallReport measure_recall(Engine& engine, const SyntheticTask& task, const RecallOptions& options);
 
 // {"model", "task", "length", "pairs", "symbols", "samples", "questions", "chance",
 //  "results": [{"tier", "parameters", "accuracy", "complete", "nll"}]}; "pairs" of mqar only.

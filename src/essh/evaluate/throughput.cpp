@@ -7,7 +7,6 @@
 
 #include "essh/base/rng.h"
 #include "essh/kernels/clear.h"
-#include "essh/kernels/copy.h"
 #include "essh/model/initialise.h"
 #include "essh/train/master_weights.h"
 #include "essh/train/objective.h"
@@ -58,7 +57,7 @@ TrainingRates train(const ModelConfig& config, Stream& stream, const TrainingBen
   const auto micro_batch = [&](Index i) {
     const auto rows = random_rows(bench.micro_batch, bench.context, config.vocab_size, static_cast<std::uint64_t>(i));
     if (bench.mixed && i % 4 == 3) {
-      Teacher<T> teacher{.model = &model, .weights = weights.weights()};
+      Teacher<T> teacher{.model = &model, .weights = &weights.weights()};
       teacher.hidden = objective.observe(model, weights.weights(), rows, full);
       objective.learn(weights.weights(), gradients, rows, tiers[next_tier++ % tiers.size()].capacity,
                       {.kl = 0.5, .scale = scale, .ffn_gradient = 0.5}, &teacher,
@@ -124,12 +123,13 @@ TrainingRates measure_training(const ModelConfig& config, Stream& stream, Precis
   return half ? train<BFloat16>(config, stream, bench) : train<float>(config, stream, bench);
 }
 
-Rates measure_prefill(const Runner& runner, Capacity capacity, Stream& stream, const PrefillBench& bench) {
-  const Index vocabulary = runner.config().vocab_size;
-  const auto rows = random_rows(1, bench.tokens, vocabulary, 1);
-  const Array<float> state(stream.device(), runner.state_size(stream, capacity), "the state of a sequence");
-  Arena arena(stream.device());
-  constexpr Index kLogitRows = 2048;
+Rates measure_prefill(const StoredModel& model, const Tier& tier, Stream& stream, Precision precision,
+                      const PrefillBench& bench) {
+  const auto rows = random_rows(1, bench.tokens, model.config().vocab_size, 1);
+  Engine engine(model, stream, {.precision = precision, .piece = bench.piece});
+  const Chunk prompt{
+      .slot = engine.open(tier), .tokens = rows.inputs, .wanted = bench.all_logits ? Wanted::Dropped : Wanted::Last};
+  Outputs outputs;
   // A GPU that was idle takes a while to reach its clock, far longer than a short prompt.
   constexpr double kWarmSeconds = 0.5, kTimedSeconds = 0.25;
   Rates rates;
@@ -141,27 +141,8 @@ Rates measure_prefill(const Runner& runner, Capacity capacity, Stream& stream, c
   for (int call = 0; !enough(); ++call) {
     stream.wait();
     const auto start = Clock::now();
-    launch(stream, Fill<float>{.x = dense(state.data(), 1, state.size()), .value = 0});
-    for (Index position = 0; position < bench.tokens; position += bench.piece) {
-      arena.release();
-      const Index length = std::min(bench.piece, bench.tokens - position);
-      const Pass pass{.stream = stream, .arena = arena, .capacity = capacity, .sequences = 1, .length = length};
-      const auto ids = arena.vector<std::int32_t>(length);
-      const auto device_position = arena.vector<Index>(1);
-      upload(stream,
-             std::span(rows.inputs).subspan(static_cast<std::size_t>(position), static_cast<std::size_t>(length)), ids);
-      upload(stream, {&position, 1}, device_position);
-      runner.with(stream, [&]<class T>(const Model<T>& model, const Weights<T>& weights) {
-        const auto hidden =
-            model.extend(pass, weights, ids, dense(state.data(), 1, state.size()), {{&position, 1}, device_position});
-        const Index chunk = bench.all_logits ? std::min(kLogitRows, length) : 1;
-        const auto logits = arena.matrix<T>(chunk, vocabulary);
-        for (Index row = bench.all_logits ? 0 : length - 1; row < length; row += chunk) {
-          const Index count = std::min(chunk, length - row);
-          model.head(pass, weights, hidden.middle(row, count), logits.top(count));
-        }
-      });
-    }
+    engine.reset(prompt.slot);
+    engine.run({&prompt, 1}, outputs);
     stream.wait();
     const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
     if (is_warm(call)) {

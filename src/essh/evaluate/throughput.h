@@ -2,7 +2,7 @@
 #include <string>
 #include <vector>
 
-#include "essh/decode/runner.h"
+#include "essh/decode/engine.h"
 #include "essh/train/recipe.h"
 
 namespace essh {
@@ -48,6 +48,7 @@ struct PrefillBench {
   int warmup = 3, runs = 5;
 };
 // Rates of reading a prompt into recurrent state and window, batch 1.
-Rates measure_prefill(const Runner& runner, Capacity capacity, Stream& stream, const PrefillBench& bench);
+Rates measure_prefill(const StoredModel& model, const Tier& tier, Stream& stream, Precision precision,
+                      const PrefillBench& bench);
 
 }  // namespace essh

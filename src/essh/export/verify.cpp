@@ -4,21 +4,19 @@
 #include <cstring>
 
 #include "essh/base/rng.h"
-#include "essh/kernels/clear.h"
+#include "essh/decode/engine.h"
 #include "essh/model/cost.h"
-#include "essh/model/device_weights.h"
-#include "essh/model/model.h"
+#include "essh/model/slice.h"
 #include "essh/store/manifest.h"
-#include "essh/store/model_folder.h"
 
 namespace essh {
 namespace fs = std::filesystem;
 namespace {
 
-constexpr Index kBatches = 2;
-constexpr Index kSequences = 2;
-constexpr Index kLength = 160;  // two whole chunks of the scan and a partial one
-constexpr Index kSteps = 4;     // token by token
+constexpr int kBatches = 2;
+constexpr std::size_t kSequences = 2;
+constexpr std::size_t kLength = 160;  // two whole chunks of the scan and a partial one
+constexpr std::size_t kSteps = 4;     // token by token
 
 // The parent's values as this folder's dtype would store them.
 void round_like(Parameters<float>& parameters, const TensorFiles& files) {
@@ -33,88 +31,63 @@ void round_like(Parameters<float>& parameters, const TensorFiles& files) {
   }
 }
 
-// A model where a stream computes.
-template <class T>
-struct Placed {
-  Model<T> model;
-  DeviceWeights<T> weights;
-
-  Placed(const LoadedModel& loaded, Stream& stream) : model(loaded.config), weights(loaded.parameters, stream) {}
-
-  // Logits of all positions in one pass, then those of the first sequence's last tokens from the recurrent state.
-  std::vector<float> logits(Capacity capacity, std::span<const std::int32_t> tokens, Stream& stream) const {
-    const Index vocabulary = model.config().vocab_size;
-    Arena arena(stream.device());
-    std::vector<float> all;
-    const auto add_head = [&](const Pass& pass, Matrix<const T> hidden) {
-      const auto rows = arena.matrix<float>(hidden.rows, vocabulary);
-      model.head(pass, weights.weights(), hidden, rows);
-      const auto begin = all.size();
-      all.resize(begin + static_cast<std::size_t>(rows.rows * vocabulary));
-      download(stream, Vector<float>{rows.data, rows.rows * vocabulary}, std::span(all).subspan(begin));
-    };
-    const auto ids = arena.vector<std::int32_t>(kSequences * kLength);
-    upload(stream, tokens, ids);
-    const Pass whole{
-        .stream = stream, .arena = arena, .capacity = capacity, .sequences = kSequences, .length = kLength};
-    add_head(whole, model.forward(whole, weights.weights(), ids, nullptr));
-
-    const auto state = arena.matrix<float>(1, model.state_size(capacity));
-    const auto device_position = arena.vector<Index>(1);
-    clear(stream, Vector<float>{state.data, state.cols});
-    Index position = 0;
-    const auto extend = [&](Index length) {
-      const Pass pass{.stream = stream, .arena = arena, .capacity = capacity, .sequences = 1, .length = length};
-      upload(stream, {&position, 1}, device_position);
-      const auto hidden = model.extend(pass, weights.weights(), {ids.data + position, length}, state,
-                                       {{&position, 1}, device_position});
-      add_head(pass, hidden.middle(length - 1, 1));
-      position += length;
-    };
-    extend(kLength - kSteps);
-    for (Index step = 0; step < kSteps; ++step) extend(1);
-    return all;
-  }
-};
-
-template <class T>
-void compare_logits(const LoadedModel& child, const LoadedModel& parent, Stream& stream, Verification& result) {
-  const Placed<T> ours(child, stream), theirs(parent, stream);
-  const auto capacity = full_capacity(child.config);
-  Rng rng(2333);
-  std::size_t different = 0, total = 0;
-  for (Index batch = 0; batch < kBatches; ++batch) {
-    std::vector<std::int32_t> tokens(static_cast<std::size_t>(kSequences * kLength));
-    for (auto& token : tokens)
-      token = static_cast<std::int32_t>(rng.below(static_cast<std::uint64_t>(child.config.vocab_size)));
-    const auto a = ours.logits(capacity, tokens, stream), b = theirs.logits(capacity, tokens, stream);
-    for (std::size_t i = 0; i < a.size(); ++i) different += std::memcmp(&a[i], &b[i], sizeof(float)) != 0;
-    total += a.size();
-  }
-  const auto place = fmt::format("at {}x{} in {} on {}", capacity.channels, capacity.ffn,
-                                 std::is_same_v<T, float> ? "float32" : "bf16", stream.description());
-  result.checks.push_back({"parent", different == 0,
-                           different == 0
-                               ? fmt::format("{} logits equal bit by bit {}", total, place)
-                               : fmt::format("{} of {} logits differ from the parent {}", different, total, place)});
+std::vector<std::pair<std::string, std::vector<Index>>> shapes_of(const ModelConfig& config) {
+  std::vector<std::pair<std::string, std::vector<Index>>> shapes;
+  for (const auto& tensor : tensor_list(config)) shapes.emplace_back(tensor.name, tensor.shape());
+  return shapes;
 }
 
-void compare_with_parent(const LoadedModel& child, const fs::path& folder, const fs::path& parent_folder,
+// Logits of all positions in one pass, then those of the first sequence's last tokens one by one.
+std::vector<float> logits_of(Engine& engine, const Tier& tier, std::span<const std::int32_t> tokens) {
+  std::vector<float> all;
+  const auto run = [&](std::span<const Chunk> chunks) {
+    for (const auto& entry : engine.run(chunks).entries)
+      all.insert(all.end(), entry.logits.data, entry.logits.data + entry.logits.rows * entry.logits.cols);
+  };
+  std::vector<Chunk> whole;
+  for (std::size_t s = 0; s < kSequences; ++s)
+    whole.push_back({.slot = engine.open(tier), .tokens = tokens.subspan(s * kLength, kLength), .wanted = Wanted::All});
+  run(whole);
+  Chunk next{.slot = whole[0].slot};
+  engine.reset(next.slot);
+  for (std::size_t begin = 0; begin < kLength; begin += next.tokens.size()) {
+    next.tokens = tokens.subspan(begin, begin == 0 ? kLength - kSteps : 1);
+    run({&next, 1});
+  }
+  for (const auto& chunk : whole) engine.close(chunk.slot);
+  return all;
+}
+
+void compare_with_parent(const StoredModel& child, const fs::path& folder, const fs::path& parent_folder,
                          Stream& stream, Precision precision, Verification& result) {
-  auto parent = load_model(parent_folder);
-  const auto capacity = full_capacity(child.config), full = full_capacity(parent.config);
-  if (capacity.channels > full.channels || capacity.ffn > full.ffn ||
-      parent.config.hidden_size != child.config.hidden_size || parent.config.vocab_size != child.config.vocab_size ||
-      parent.config.num_hidden_layers != child.config.num_hidden_layers) {
+  auto loaded = load_model(parent_folder);
+  const auto capacity = full_capacity(child.config()), full = full_capacity(loaded.config);
+  const bool inside = capacity.channels <= full.channels && capacity.ffn <= full.ffn;
+  if (!inside || shapes_of(slice(loaded.config, capacity)) != shapes_of(child.config())) {
     result.checks.push_back(
         {"parent", false, fmt::format("{} is not a slice of {}", folder.string(), parent_folder.string())});
     return;
   }
-  round_like(parent.parameters, TensorFiles::open(folder));
-  if (precision == Precision::BFloat16)
-    compare_logits<BFloat16>(child, parent, stream, result);
-  else
-    compare_logits<float>(child, parent, stream, result);
+  round_like(loaded.parameters, TensorFiles::open(folder));
+  const Tier tier{"full", 1, capacity};
+  const EngineOptions options{.precision = precision};
+  Engine ours(child, stream, options), theirs(StoredModel(std::move(loaded)), stream, options);
+  Rng rng(2333);
+  std::size_t different = 0, total = 0;
+  for (int batch = 0; batch < kBatches; ++batch) {
+    std::vector<std::int32_t> tokens(kSequences * kLength);
+    for (auto& token : tokens)
+      token = static_cast<std::int32_t>(rng.below(static_cast<std::uint64_t>(child.config().vocab_size)));
+    const auto a = logits_of(ours, tier, tokens), b = logits_of(theirs, tier, tokens);
+    for (std::size_t i = 0; i < a.size(); ++i) different += std::memcmp(&a[i], &b[i], sizeof(float)) != 0;
+    total += a.size();
+  }
+  const auto place = fmt::format("at {} in {} on {}", sizes_of(child.config(), capacity),
+                                 precision == Precision::BFloat16 ? "bf16" : "float32", stream.description());
+  result.checks.push_back({"parent", different == 0,
+                           different == 0
+                               ? fmt::format("{} logits equal bit by bit {}", total, place)
+                               : fmt::format("{} of {} logits differ from the parent {}", different, total, place)});
 }
 
 }  // namespace
@@ -158,9 +131,9 @@ Verification verify_model(const fs::path& folder, const std::optional<fs::path>&
       })) {
     return result;
   }
-  std::optional<LoadedModel> model;
+  std::optional<StoredModel> model;
   if (!check("values", [&] {
-        model = load_model(folder);
+        model = StoredModel::open(folder);
         return std::string("all finite");
       })) {
     return result;

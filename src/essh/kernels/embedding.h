@@ -1,5 +1,6 @@
 #pragma once
 #include "essh/device/stream.h"
+#include "essh/tensor/weight.h"
 
 namespace essh {
 
@@ -7,8 +8,8 @@ namespace essh {
 template <class T>
 struct EmbeddingForward {
   Vector<const std::int32_t> tokens;
-  Matrix<const T> table;  // vocabulary x width
-  Matrix<T> x;            // (=)
+  Weight table;  // vocabulary x width; on CUDA in T
+  Matrix<T> x;   // (=)
 };
 
 template <class T>

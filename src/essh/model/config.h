@@ -1,23 +1,30 @@
 #pragma once
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "essh/base/json_fwd.h"
 #include "essh/config/field.h"
-#include "essh/tensor/matrix.h"
+#include "essh/model/capacity.h"
 
 namespace essh {
 
-// How a family's capacity can be cut: full sizes, exponents of the two-rate map, budgets of the named tiers T1, T2, ...
-struct ElasticConfig {
-  Index channels = 0;  // 0: not a family, one fixed capacity
-  Index ffn = 0;
-  double channel_exponent = 0.5;
-  double ffn_exponent = 0.8;
-  std::vector<double> tiers;
+// The mixers a block can have, by their names in `layer_types`: "spectral", "sliding_attention", "full_attention".
+enum class MixerKind { Spectral, SlidingAttention, FullAttention };
+std::string_view mixer_name(MixerKind kind);
+
+// Sizes of the attention of one kind of layer, with Hugging Face's names.
+struct AttentionSizes {
+  Index num_attention_heads = 0;
+  Index num_key_value_heads = 0;  // 0: as many as heads
+  Index head_dim = 64;
+  double rope_theta = 10000;
+
+  Index key_value_heads() const { return num_key_value_heads > 0 ? num_key_value_heads : num_attention_heads; }
 };
 
-// The shape of one model folder, with the names of its config.json.
+// The shape of one model folder, with the names of its config.json. Every kind of mixer has its sizes: spectral mixers
+// spectral_* and channel_width, sliding attention num_attention_heads to sliding_window, full attention an object.
 struct ModelConfig {
   std::string model_type = "essh";
   std::vector<std::string> architectures = {"EsshForCausalLM"};
@@ -25,11 +32,11 @@ struct ModelConfig {
   Index hidden_size = 0;
   Index intermediate_size = 0;
   Index num_hidden_layers = 0;
-  std::vector<Index> attention_layers;
-  Index num_attention_heads = 0;
-  Index head_dim = 64;
+  std::vector<std::string> layer_types = {};  // one kind per layer; empty: by attention_layers
+  std::vector<Index> attention_layers = {};   // sliding attention, in folders without layer_types
+  AttentionSizes sliding_attention = {};
   Index sliding_window = 0;
-  double rope_theta = 10000;
+  AttentionSizes full_attention = {};
   Index spectral_channels = 32;
   Index spectral_modes = 8;
   Index channel_width = 0;
@@ -39,23 +46,19 @@ struct ModelConfig {
   std::string torch_dtype = "float32";
   Index bos_token_id = 0;
   Index eos_token_id = 0;
-  ElasticConfig elastic;
+  ElasticConfig elastic = {};
 
-  bool is_attention(Index layer) const;
-  Index attention_count() const { return static_cast<Index>(attention_layers.size()); }
-  Index spectral_count() const { return num_hidden_layers - attention_count(); }
+  MixerKind kind(Index layer) const;
+  bool has(MixerKind kind) const;
 };
 
 template <class Visitor>
-void fields(Visitor& visit, ElasticConfig& c) {
-  visit("channels", c.channels,
-        Field{.help = "spectral channels at full capacity", .min = 1, .max = 4096, .required = true});
-  visit("ffn", c.ffn, Field{.help = "feed-forward width at full capacity", .min = 1, .max = 1 << 24, .required = true});
-  visit("channel_exponent", c.channel_exponent,
-        Field{.help = "exponent of the channel count in the budget", .min = 0, .max = 8});
-  visit("ffn_exponent", c.ffn_exponent,
-        Field{.help = "exponent of the feed-forward width in the budget", .min = 0, .max = 8});
-  visit("tiers", c.tiers, Field{.help = "budgets of the named tiers, rising", .min = 0, .max = 1});
+void fields(Visitor& visit, AttentionSizes& a) {
+  visit("num_attention_heads", a.num_attention_heads, Field{.help = "heads", .min = 0, .max = 65536});
+  visit("num_key_value_heads", a.num_key_value_heads,
+        Field{.help = "heads of keys and values; 0: as many as heads", .min = 0, .max = 65536});
+  visit("head_dim", a.head_dim, Field{.help = "width of a head", .min = 2, .max = 65536});
+  visit("rope_theta", a.rope_theta, Field{.help = "base of the rotary embedding", .min = 1, .max = 1e12});
 }
 
 template <class Visitor>
@@ -69,18 +72,15 @@ void fields(Visitor& visit, ModelConfig& c) {
   visit("intermediate_size", c.intermediate_size,
         Field{.help = "feed-forward width", .min = 1, .max = kMany, .required = true});
   visit("num_hidden_layers", c.num_hidden_layers, Field{.help = "blocks", .min = 1, .max = 4096, .required = true});
+  visit("layer_types", c.layer_types, Field{.help = "spectral, sliding_attention or full_attention for each block"});
   visit("attention_layers", c.attention_layers,
-        Field{.help = "blocks with window attention, from zero", .min = 0, .max = 4095, .required = true});
-  visit("num_attention_heads", c.num_attention_heads, Field{.help = "heads", .min = 0, .max = 65536});
-  visit("head_dim", c.head_dim, Field{.help = "width of a head", .min = 2, .max = 65536});
-  visit("sliding_window", c.sliding_window, Field{.help = "positions an attention layer sees", .min = 0, .max = kMany});
-  visit("rope_theta", c.rope_theta, Field{.help = "base of the rotary embedding", .min = 1, .max = 1e12});
-  visit("spectral_channels", c.spectral_channels,
-        Field{.help = "spectral channels", .min = 1, .max = 4096, .required = true});
-  visit("spectral_modes", c.spectral_modes,
-        Field{.help = "damped rotations per channel", .min = 1, .max = 1024, .required = true});
-  visit("channel_width", c.channel_width,
-        Field{.help = "values per channel", .min = 1, .max = 65536, .required = true});
+        Field{.help = "blocks with sliding attention, from zero", .min = 0, .max = 4095});
+  fields(visit, c.sliding_attention);
+  visit("sliding_window", c.sliding_window, Field{.help = "positions sliding attention sees", .min = 0, .max = kMany});
+  visit("full_attention", c.full_attention, Field{.help = "sizes of full attention"});
+  visit("spectral_channels", c.spectral_channels, Field{.help = "spectral channels", .min = 1, .max = 4096});
+  visit("spectral_modes", c.spectral_modes, Field{.help = "damped rotations per channel", .min = 1, .max = 1024});
+  visit("channel_width", c.channel_width, Field{.help = "values per channel", .min = 0, .max = 65536});
   visit("rms_norm_eps", c.rms_norm_eps, Field{.help = "epsilon of RMSNorm", .min = 0, .max = 1});
   visit("value_norm_eps", c.value_norm_eps, Field{.help = "epsilon of the value blend", .min = 0, .max = 1});
   visit("tie_word_embeddings", c.tie_word_embeddings, Field{.help = "the embedding is the output head"});
@@ -92,12 +92,13 @@ void fields(Visitor& visit, ModelConfig& c) {
 
 // Reads and checks a config.json; keys that other tools add and that mean nothing here are passed over.
 ModelConfig parse_config(const Json& object, const std::string& place);
-// Without the `elastic` object when the folder is not a family.
+// The keys that this model has: sizes of its kinds of layers only, `elastic` for a family only. A two-rate map is
+// written as {"channels", "ffn", "channel_exponent", "ffn_exponent", "tiers"}, any other by axis.
 Json config_json(const ModelConfig& config);
 // What the field ranges cannot say: sizes that must agree with each other and bounded totals.
 void check_config(const ModelConfig& config, const std::string& place);
 
-// "370m", "1.5b", "dna", "synthetic", "tiny".
+// A model of the program's own by name; `preset_names` lists them.
 ModelConfig preset(const std::string& name);
 std::vector<std::string> preset_names();
 

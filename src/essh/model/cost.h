@@ -5,12 +5,15 @@ namespace essh {
 
 struct ModelConfig;
 
+// The depth at which caches that grow are counted: 2048 tokens and the one being decoded.
+inline constexpr Index kCostContext = 2049;
+
 // What a capacity costs, from shapes alone.
 struct Cost {
   Index parameters = 0;
   Index state_bytes = 0;      // recurrent state of one sequence, float32
-  Index kv_bytes = 0;         // window caches of one sequence, bf16
-  Index flops_per_token = 0;  // decoding with a full window, head included; a multiply-add is two
+  Index kv_bytes = 0;         // keys and values of one sequence, bf16: full windows, caches that grow at kCostContext
+  Index flops_per_token = 0;  // decoding at that depth, head included; a multiply-add is two
 };
 
 Cost cost_of(const ModelConfig& config, Capacity capacity);

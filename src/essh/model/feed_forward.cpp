@@ -7,7 +7,7 @@
 namespace essh {
 
 template <class T>
-void FeedForward<T>::forward(const Pass& pass, const Weights<T>& weights, Matrix<const T> u, Matrix<const T> x,
+void FeedForward<T>::forward(const Pass& pass, const Weights& weights, Matrix<const T> u, Matrix<const T> x,
                              Matrix<T> y, Tape* tape) const {
   const Index units = pass.capacity.ffn;
   const auto linear = gate_up(pass.capacity);
@@ -18,18 +18,14 @@ void FeedForward<T>::forward(const Pass& pass, const Weights<T>& weights, Matrix
   launch(pass.stream, SwigluForward<T>{.gate = linear.part(both, 0), .up = linear.part(both, 1), .hidden = hidden});
   if (!pass.ffn_squares.empty())
     launch(pass.stream, ColumnSquares<T>{.x = hidden, .sums = {pass.ffn_squares.row(layer_), units}});
-  launch(pass.stream, Gemm<T>{.a = hidden,
-                              .b = kept_columns(pass, weights.matrix(down_), units),
-                              .c = y,
-                              .transpose_b = Transpose::Yes,
-                              .beta = 1,
-                              .addend = x});
+  const auto down = weights[down_].left(units);
+  launch(pass.stream, Linear<T>{.x = hidden, .weights = {&down, 1}, .y = y, .addend = x, .bits = pass.bits});
   pass.arena.release(mark);
   if (tape) *tape = {both};
 }
 
 template <class T>
-void FeedForward<T>::backward(const Pass& pass, const Weights<T>& weights, const Gradients<T>& gradients,
+void FeedForward<T>::backward(const Pass& pass, const Weights& weights, const Gradients<T>& gradients,
                               Matrix<const T> u, Matrix<const T> d_y, const Tape& tape, Matrix<T> d_u) const {
   const Index units = pass.capacity.ffn;
   const double scale = pass.ffn_gradient_scale;
@@ -37,7 +33,7 @@ void FeedForward<T>::backward(const Pass& pass, const Weights<T>& weights, const
   const auto gate = linear.part(tape.gate_up, 0), up = linear.part(tape.gate_up, 1);
   const auto mark = pass.arena.mark();
   const auto hidden = pass.arena.matrix<T>(u.rows, units), d_hidden = pass.arena.matrix<T>(u.rows, units);
-  launch(pass.stream, Gemm<T>{.a = d_y, .b = kept_columns(pass, weights.matrix(down_), units), .c = d_hidden});
+  launch(pass.stream, Gemm<T>{.a = d_y, .b = weights[down_].left(units).as<T>(), .c = d_hidden});
   launch(pass.stream,
          SwigluBackward<T>{.gate = gate, .up = up, .d_hidden = d_hidden, .d_gate = gate, .d_up = up, .hidden = hidden});
   launch(pass.stream, Gemm<T, Wide<T>>{.a = d_y,

@@ -1,27 +1,37 @@
 #include "essh/model/mixer.h"
 
+#include "essh/model/attention_mixer.h"
 #include "essh/model/spectral_mixer.h"
-#include "essh/model/window_mixer.h"
 
 namespace essh {
 
 std::vector<ModelTensor> mixer_tensors(const ModelConfig& config, Index layer) {
-  return config.is_attention(layer) ? window_mixer_tensors(config) : spectral_mixer_tensors(config);
+  return config.kind(layer) == MixerKind::Spectral ? spectral_mixer_tensors(config)
+                                                   : attention_mixer_tensors(config, layer);
+}
+
+std::vector<StatePart> mixer_state(const ModelConfig& config, Index layer, Format rows) {
+  return config.kind(layer) == MixerKind::Spectral ? spectral_mixer_state(config)
+                                                   : attention_mixer_state(config, layer, rows);
+}
+
+Index mixer_work(const ModelConfig& config, Index layer, Index context) {
+  return config.kind(layer) == MixerKind::Spectral ? spectral_mixer_work(config)
+                                                   : attention_mixer_work(config, layer, context);
 }
 
 template <class T>
 std::unique_ptr<Mixer<T>> make_mixer(const ModelConfig& config, const ParameterLayout& layout, Index layer) {
-  if (config.is_attention(layer)) return make_window_mixer<T>(config, layout, layer);
-  return make_spectral_mixer<T>(config, layout, layer);
+  if (config.kind(layer) == MixerKind::Spectral) return make_spectral_mixer<T>(config, layout, layer);
+  return make_attention_mixer<T>(config, layout, layer);
 }
 
-StateBytes mixer_state_bytes(const ModelConfig& config, Index layer, Capacity capacity) {
-  if (config.is_attention(layer)) return {.window = window_mixer_state(config) * 2};
-  return {.recurrent = spectral_mixer_state(config, capacity) * 4};
-}
-
-Index mixer_work(const ModelConfig& config, Index layer, Capacity capacity) {
-  return config.is_attention(layer) ? window_mixer_work(config) : spectral_mixer_work(config, capacity);
+std::vector<StatePart> model_state(const ModelConfig& config, Format rows) {
+  std::vector<StatePart> parts;
+  for (Index layer = 0; layer < config.num_hidden_layers; ++layer) {
+    for (const auto& part : mixer_state(config, layer, rows)) parts.push_back(part);
+  }
+  return parts;
 }
 
 template std::unique_ptr<Mixer<float>> make_mixer(const ModelConfig&, const ParameterLayout&, Index);

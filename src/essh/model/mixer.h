@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "essh/device/stream.h"
+#include "essh/kernels/linear.h"
 #include "essh/model/tensors.h"
 
 namespace essh {
@@ -22,13 +23,57 @@ struct Pass {
   Matrix<double> ffn_squares = {};
   // When given, backward calls it with every layer whose weight gradients are complete, from the last to the first.
   const std::function<void(Index)>* layer_done = nullptr;
+  RowBits bits = RowBits::Free;
 
   Index tokens() const { return sequences * length; }
 };
 
-// Where each sequence stands, for the host and for the kernels; on the CPU both are one array.
-struct Positions {
-  Vector<const Index> host, device;
+// One part of the state of a sequence. Fixed: `columns` elements that every token changes. Rows: one row of `columns`
+// elements per token, of which the last `window` are read (0: all).
+struct StatePart {
+  enum class Kind { Fixed, Rows } kind;
+  Format format;
+  Index columns;
+  Index window = 0;
+};
+
+// Rows of a ring beyond its window, so that the last tokens can be taken back: position p lies in row
+// p % (window + kSpareRows).
+inline constexpr Index kSpareRows = 16;
+
+// SequenceBatch of equal length in a recurrent pass: rows first_row to first_row + sequences * length of the pass.
+struct Segment {
+  Index first_row, first_sequence, sequences, length;
+};
+
+// An array for the host and its copy for the kernels; on the CPU both are one.
+template <class T>
+struct Mirrored {
+  const T* host = nullptr;
+  const T* device = nullptr;
+};
+
+// The sequences of a recurrent pass, each at its position and with its state anywhere in memory.
+struct SequenceBatch {
+  std::span<const Segment> segments;
+  Index count = 0;
+  Mirrored<Index> positions;  // tokens before this pass
+  // By part of the state and sequence. Fixed parts are read from `entering` and written to `leaving` (may be equal);
+  // parts of rows have the same memory in both.
+  Mirrored<std::byte*> entering, leaving;
+  Index longest = 0;  // bound on the positions after this pass, and after any replay of it
+
+  template <class W>
+  Vector<W* const> states(const Mirrored<std::byte*>& table, std::size_t part, const Segment& segment) const {
+    const auto first = static_cast<Index>(part) * count + segment.first_sequence;
+    return {reinterpret_cast<W* const*>(table.device + first), segment.sequences};
+  }
+  std::byte* rows_of(std::size_t part, Index sequence) const {
+    return entering.host[static_cast<Index>(part) * count + sequence];
+  }
+  Vector<const Index> positions_of(const Segment& segment) const {
+    return {positions.device + segment.first_sequence, segment.sequences};
+  }
 };
 
 // What a mixer's forward pass keeps for its backward pass. Memory comes from the pass's arena.
@@ -36,40 +81,35 @@ struct MixerTape {
   virtual ~MixerTape() = default;
 };
 
-// The part of a block that mixes tokens. A kind of mixer is one pair of files: its tensors, forward, backward and
-// recurrent extension; it is known elsewhere only to make_mixer and mixer_tensors. Mixers hold shapes, never weights.
+// The part of a block that mixes tokens. A kind of mixer is one pair of files: its tensors, state, forward, backward
+// and recurrent extension; it is known elsewhere only to mixer.cpp. Mixers hold shapes, never weights.
 template <class T>
 class Mixer {
  public:
   virtual ~Mixer() = default;
 
   // y = x + mix(u); y may be x. The tape is filled when it will be wanted by backward; its memory outlives the call.
-  virtual void forward(const Pass& pass, const Weights<T>& weights, Matrix<const T> u, Matrix<const T> x, Matrix<T> y,
+  virtual void forward(const Pass& pass, const Weights& weights, Matrix<const T> u, Matrix<const T> x, Matrix<T> y,
                        std::unique_ptr<MixerTape>* tape) const = 0;
   // d_u = gradient of u given d_y; gradients of the weights are added.
-  virtual void backward(const Pass& pass, const Weights<T>& weights, const Gradients<T>& gradients, Matrix<const T> u,
+  virtual void backward(const Pass& pass, const Weights& weights, const Gradients<T>& gradients, Matrix<const T> u,
                         Matrix<const T> d_y, const MixerTape& tape, Matrix<T> d_u) const = 0;
-
-  // Elements of recurrent state per sequence at a capacity.
-  virtual Index state_size(Capacity capacity) const = 0;
-  // x += mix(u) for `length` more tokens of each sequence, whose state (one row per sequence) stands at `positions`;
-  // the state advances.
-  virtual void extend(const Pass& pass, const Weights<T>& weights, Matrix<const T> u, Matrix<T> x,
-                      Matrix<Wide<T>> state, Positions positions) const = 0;
+  // x += mix(u) for the tokens of a recurrent pass at full capacity; `first_part` counts the parts of the state of the
+  // layers before. The states advance.
+  virtual void extend(const Pass& pass, const Weights& weights, Matrix<const T> u, Matrix<T> x,
+                      const SequenceBatch& sequences, std::size_t first_part) const = 0;
 };
 
 // The tensors of the mixer of a layer, names without the layer's prefix.
 std::vector<ModelTensor> mixer_tensors(const ModelConfig& config, Index layer);
+// Its state when rows are kept in `rows`.
+std::vector<StatePart> mixer_state(const ModelConfig& config, Index layer, Format rows);
+// Multiply-adds per token in decoding after `context` tokens.
+Index mixer_work(const ModelConfig& config, Index layer, Index context);
 template <class T>
 std::unique_ptr<Mixer<T>> make_mixer(const ModelConfig& config, const ParameterLayout& layout, Index layer);
 
-// Recurrent state bytes (float32) and window cache bytes (bf16) of a layer's mixer for one sequence.
-struct StateBytes {
-  Index recurrent = 0;
-  Index window = 0;
-};
-StateBytes mixer_state_bytes(const ModelConfig& config, Index layer, Capacity capacity);
-// Multiply-adds per token of a layer's mixer in decoding with a full window.
-Index mixer_work(const ModelConfig& config, Index layer, Capacity capacity);
+// The state of a sequence of a whole model, layer by layer.
+std::vector<StatePart> model_state(const ModelConfig& config, Format rows);
 
 }  // namespace essh

@@ -13,30 +13,32 @@ Model<T>::Model(const ModelConfig& config)
       layout_(config),
       embedding_(layout_.find(-1, "model.embed_tokens.weight")),
       last_gain_(layout_.find(-1, "model.norm.weight")) {
+  std::size_t parts = 0;
   for (Index layer = 0; layer < config_.num_hidden_layers; ++layer) {
     blocks_.push_back({layout_.find(layer, "input_layernorm.weight"),
                        layout_.find(layer, "post_attention_layernorm.weight"), make_mixer<T>(config_, layout_, layer),
-                       FeedForward<T>(layout_, layer)});
+                       FeedForward<T>(layout_, layer), parts});
+    parts += mixer_state(config_, layer, format_of<T>()).size();
   }
 }
 
 template <class T>
-Matrix<T> Model<T>::norm(const Pass& pass, const Weights<T>& weights, std::size_t gain, Matrix<const T> x, Matrix<T> y,
+Matrix<T> Model<T>::norm(const Pass& pass, const Weights& weights, std::size_t gain, Matrix<const T> x, Matrix<T> y,
                          Vector<W> inverse_rms) const {
   launch(pass.stream,
          RmsNormForward<T>{
-             .x = x, .gain = weights.vector(gain), .y = y, .inverse_rms = inverse_rms, .eps = config_.rms_norm_eps});
+             .x = x, .gain = weights.vector<W>(gain), .y = y, .inverse_rms = inverse_rms, .eps = config_.rms_norm_eps});
   return y;
 }
 
 template <class T>
-Matrix<T> Model<T>::forward(const Pass& pass, const Weights<T>& weights, Vector<const std::int32_t> tokens,
+Matrix<T> Model<T>::forward(const Pass& pass, const Weights& weights, Vector<const std::int32_t> tokens,
                             Tape* tape) const {
   const Index rows = pass.tokens(), width = config_.hidden_size;
   const auto u = pass.arena.matrix<T>(rows, width);
   auto x = pass.arena.matrix<T>(rows, width);
-  launch(pass.stream, EmbeddingForward<T>{.tokens = tokens, .table = weights.matrix(embedding_), .x = x});
-  // With a tape every sum of the residual is a new matrix, and what it was is kept.
+  launch(pass.stream, EmbeddingForward<T>{.tokens = tokens, .table = weights[embedding_], .x = x});
+  // With a tape, each residual gets its own matrix, for backward.
   const auto next_x = [&] { return tape ? pass.arena.matrix<T>(rows, width) : x; };
   for (const auto& block : blocks_) {
     BlockTape kept;
@@ -67,7 +69,7 @@ Matrix<T> Model<T>::forward(const Pass& pass, const Weights<T>& weights, Vector<
 }
 
 template <class T>
-void Model<T>::backward(const Pass& pass, const Weights<T>& weights, const Gradients<T>& gradients,
+void Model<T>::backward(const Pass& pass, const Weights& weights, const Gradients<T>& gradients,
                         Vector<const std::int32_t> tokens, const Tape& tape, Matrix<const T> d_hidden) const {
   const Index rows = pass.tokens(), width = config_.hidden_size;
   const auto mark = pass.arena.mark();
@@ -76,7 +78,7 @@ void Model<T>::backward(const Pass& pass, const Weights<T>& weights, const Gradi
   const auto norm_backward = [&](std::size_t gain, Matrix<const T> x, Vector<const W> inverse_rms,
                                  Matrix<const T> d_y) {
     launch(pass.stream, RmsNormBackward<T>{.x = x,
-                                           .gain = weights.vector(gain),
+                                           .gain = weights.vector<W>(gain),
                                            .inverse_rms = inverse_rms,
                                            .d_y = d_y,
                                            .d_x = d_x,
@@ -101,42 +103,31 @@ void Model<T>::backward(const Pass& pass, const Weights<T>& weights, const Gradi
 
 template <class T>
 template <class Out>
-void Model<T>::head(const Pass& pass, const Weights<T>& weights, Matrix<const T> hidden, Matrix<Out> logits) const {
+void Model<T>::head(const Pass& pass, const Weights& weights, Matrix<const T> hidden, Matrix<Out> logits) const {
   launch(pass.stream,
-         Gemm<T, Out>{.a = hidden, .b = weights.matrix(embedding_), .c = logits, .transpose_b = Transpose::Yes});
+         Linear<T, Out>{.x = hidden, .weights = {&weights[embedding_], 1}, .y = logits, .bits = pass.bits});
 }
 
 template <class T>
-void Model<T>::head_backward(const Pass& pass, const Weights<T>& weights, const Gradients<T>& gradients,
+void Model<T>::head_backward(const Pass& pass, const Weights& weights, const Gradients<T>& gradients,
                              Matrix<const T> hidden, Matrix<const T> d_logits, Matrix<T> d_hidden) const {
-  launch(pass.stream, Gemm<T>{.a = d_logits, .b = weights.matrix(embedding_), .c = d_hidden});
+  launch(pass.stream, Gemm<T>{.a = d_logits, .b = weights[embedding_].as<T>(), .c = d_hidden});
   launch(pass.stream,
          Gemm<T, W>{
              .a = d_logits, .b = hidden, .c = gradients.matrix(embedding_), .transpose_a = Transpose::Yes, .beta = 1});
 }
 
 template <class T>
-Index Model<T>::state_size(Capacity capacity) const {
-  Index size = 0;
-  for (const auto& block : blocks_) size += block.mixer->state_size(capacity);
-  return size;
-}
-
-template <class T>
-Matrix<T> Model<T>::extend(const Pass& pass, const Weights<T>& weights, Vector<const std::int32_t> tokens,
-                           Matrix<W> state, Positions positions) const {
-  const auto u = pass.arena.matrix<T>(pass.tokens(), config_.hidden_size),
-             x = pass.arena.matrix<T>(pass.tokens(), config_.hidden_size);
-  launch(pass.stream, EmbeddingForward<T>{.tokens = tokens, .table = weights.matrix(embedding_), .x = x});
-  Index first = 0;
+Matrix<T> Model<T>::extend(const Pass& pass, const Weights& weights, Vector<const std::int32_t> tokens,
+                           const SequenceBatch& sequences) const {
+  const auto u = pass.arena.matrix<T>(tokens.size, config_.hidden_size),
+             x = pass.arena.matrix<T>(tokens.size, config_.hidden_size);
+  launch(pass.stream, EmbeddingForward<T>{.tokens = tokens, .table = weights[embedding_], .x = x});
   for (const auto& block : blocks_) {
     const auto mark = pass.arena.mark();
-    const Index size = block.mixer->state_size(pass.capacity);
-    block.mixer->extend(pass, weights, norm(pass, weights, block.mixer_gain, x, u, {}), x,
-                        state.block(0, state.rows, first, size), positions);
+    block.mixer->extend(pass, weights, norm(pass, weights, block.mixer_gain, x, u, {}), x, sequences, block.first_part);
     block.feed_forward.forward(pass, weights, norm(pass, weights, block.feed_forward_gain, x, u, {}), x, x, nullptr);
     pass.arena.release(mark);
-    first += size;
   }
   return norm(pass, weights, last_gain_, x, u, {});
 }
@@ -144,10 +135,9 @@ Matrix<T> Model<T>::extend(const Pass& pass, const Weights<T>& weights, Vector<c
 template class Model<float>;
 template class Model<double>;
 template class Model<BFloat16>;
-template void Model<float>::head(const Pass&, const Weights<float>&, Matrix<const float>, Matrix<float>) const;
-template void Model<double>::head(const Pass&, const Weights<double>&, Matrix<const double>, Matrix<double>) const;
-template void Model<BFloat16>::head(const Pass&, const Weights<BFloat16>&, Matrix<const BFloat16>,
-                                    Matrix<BFloat16>) const;
-template void Model<BFloat16>::head(const Pass&, const Weights<BFloat16>&, Matrix<const BFloat16>, Matrix<float>) const;
+template void Model<float>::head(const Pass&, const Weights&, Matrix<const float>, Matrix<float>) const;
+template void Model<double>::head(const Pass&, const Weights&, Matrix<const double>, Matrix<double>) const;
+template void Model<BFloat16>::head(const Pass&, const Weights&, Matrix<const BFloat16>, Matrix<BFloat16>) const;
+template void Model<BFloat16>::head(const Pass&, const Weights&, Matrix<const BFloat16>, Matrix<float>) const;
 
 }  // namespace essh

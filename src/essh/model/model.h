@@ -33,35 +33,34 @@ class Model {
     Vector<W> inverse_rms;
   };
 
-  // Last hidden states after the final norm, tokens x width, in the arena. Sequences start from nothing. Without a
+  // Last hidden states after the final norm, tokens x width, in the arena. SequenceBatch start from nothing. Without a
   // tape, scratch is given back block by block.
-  Matrix<T> forward(const Pass& pass, const Weights<T>& weights, Vector<const std::int32_t> tokens, Tape* tape) const;
+  Matrix<T> forward(const Pass& pass, const Weights& weights, Vector<const std::int32_t> tokens, Tape* tape) const;
   // Adds the gradients of everything but the head's product, given d_hidden of the result of forward. Uses up the tape.
-  void backward(const Pass& pass, const Weights<T>& weights, const Gradients<T>& gradients,
+  void backward(const Pass& pass, const Weights& weights, const Gradients<T>& gradients,
                 Vector<const std::int32_t> tokens, const Tape& tape, Matrix<const T> d_hidden) const;
 
   // logits = hidden E^T, rows x vocabulary, in T or Wide<T>.
   template <class Out>
-  void head(const Pass& pass, const Weights<T>& weights, Matrix<const T> hidden, Matrix<Out> logits) const;
+  void head(const Pass& pass, const Weights& weights, Matrix<const T> hidden, Matrix<Out> logits) const;
   // d_hidden = d_logits E; E's gradient += d_logits^T hidden.
-  void head_backward(const Pass& pass, const Weights<T>& weights, const Gradients<T>& gradients, Matrix<const T> hidden,
+  void head_backward(const Pass& pass, const Weights& weights, const Gradients<T>& gradients, Matrix<const T> hidden,
                      Matrix<const T> d_logits, Matrix<T> d_hidden) const;
 
-  // Elements of recurrent state per sequence at a capacity. All zeros is the state before the first token.
-  Index state_size(Capacity capacity) const;
-  // Like forward for `length` more tokens of sequences whose states (one row each) stand at `positions`. The states
-  // advance.
-  Matrix<T> extend(const Pass& pass, const Weights<T>& weights, Vector<const std::int32_t> tokens, Matrix<W> state,
-                   Positions positions) const;
+  // Like forward for the tokens of a recurrent pass, segment by segment; their states advance. The pass runs at full
+  // capacity: a tier is decoded as the slice it is.
+  Matrix<T> extend(const Pass& pass, const Weights& weights, Vector<const std::int32_t> tokens,
+                   const SequenceBatch& sequences) const;
 
  private:
   struct Block {
     std::size_t mixer_gain, feed_forward_gain;
     std::unique_ptr<Mixer<T>> mixer;
     FeedForward<T> feed_forward;
+    std::size_t first_part;  // of the state
   };
   // y = norm(x); returns y.
-  Matrix<T> norm(const Pass& pass, const Weights<T>& weights, std::size_t gain, Matrix<const T> x, Matrix<T> y,
+  Matrix<T> norm(const Pass& pass, const Weights& weights, std::size_t gain, Matrix<const T> x, Matrix<T> y,
                  Vector<W> inverse_rms) const;
 
   ModelConfig config_;

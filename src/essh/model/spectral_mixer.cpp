@@ -5,7 +5,6 @@
 
 #include "essh/kernels/gates.h"
 #include "essh/kernels/gemm.h"
-#include "essh/kernels/row_pointers.h"
 #include "essh/kernels/selective_mix.h"
 #include "essh/kernels/selective_scan.h"
 #include "essh/kernels/value_blend.h"
@@ -16,9 +15,9 @@ namespace {
 
 template <class T>
 struct SpectralTape : MixerTape {
-  Matrix<T> projection;  // v0 and the logits of write, read and clock, side by side
-  Matrix<T> z;
-  Matrix<Wide<T>> write, read, clock, boundary;
+  Matrix<T> projection = {};  // v0 and the logits of write, read and clock, side by side
+  Matrix<T> z = {};
+  Matrix<Wide<T>> write = {}, read = {}, clock = {}, boundary = {};
 };
 
 template <class T>
@@ -45,12 +44,21 @@ class SpectralMixer : public Mixer<T> {
     out_ = find("mixer.out_proj.weight");
   }
 
-  void forward(const Pass& pass, const Weights<T>& weights, Matrix<const T> u, Matrix<const T> x, Matrix<T> y,
+  void forward(const Pass& pass, const Weights& weights, Matrix<const T> u, Matrix<const T> x, Matrix<T> y,
                std::unique_ptr<MixerTape>* tape) const override {
-    if (!tape) return mix(pass, weights, u, x, y, {});
-    const Index state = state_size(pass.capacity);
+    const auto linear = projections(pass.capacity);
+    const auto projection = pass.arena.matrix<T>(pass.tokens(), linear.columns()),
+               z = pass.arena.matrix<T>(pass.tokens(), pass.capacity.channels * width_);
+    linear.forward(pass, weights, u, projection);
+    if (!tape) {
+      mix(pass, weights, pass.sequences, pass.length, projection, {}, z, {});
+      return add_output(pass, weights, z, x, y);
+    }
+    const Index state = 2 * pass.capacity.channels * modes_ * width_;
     auto kept = std::make_unique<SpectralTape<T>>();
-    project(pass, weights, u, *kept);
+    kept->projection = projection;
+    kept->z = z;
+    gate(pass, weights, *kept);
     kept->boundary = pass.arena.matrix<W>(pass.sequences * scan_chunks(pass.length), state);
     const auto mark = pass.arena.mark();
     launch(pass.stream, SelectiveScanForward<T>{.sequences = pass.sequences,
@@ -70,7 +78,7 @@ class SpectralMixer : public Mixer<T> {
     *tape = std::move(kept);
   }
 
-  void backward(const Pass& pass, const Weights<T>& weights, const Gradients<T>& gradients, Matrix<const T> u,
+  void backward(const Pass& pass, const Weights& weights, const Gradients<T>& gradients, Matrix<const T> u,
                 Matrix<const T> d_y, const MixerTape& tape, Matrix<T> d_u) const override {
     const auto& kept = static_cast<const SpectralTape<T>&>(tape);
     const auto linear = projections(pass.capacity);
@@ -80,8 +88,7 @@ class SpectralMixer : public Mixer<T> {
     const auto mark = pass.arena.mark();
 
     const auto d_z = pass.arena.matrix<T>(tokens, values);
-    launch(pass.stream,
-           Gemm<T>{.a = d_y, .b = kept_columns(pass, weights.matrix(out_), values), .c = d_z, .alpha = out_scale});
+    launch(pass.stream, Gemm<T>{.a = d_y, .b = weights[out_].left(values).as<T>(), .c = d_z, .alpha = out_scale});
     launch(pass.stream, Gemm<T, W>{.a = d_y,
                                    .b = kept.z,
                                    .c = gradients.matrix(out_).left(values),
@@ -111,7 +118,7 @@ class SpectralMixer : public Mixer<T> {
                                                  .d_modes = table_gradients(gradients, pass.capacity),
                                                  .d_entering = {}});
     launch(pass.stream, ValueBlendBackward<T>{.v0 = linear.part(kept.projection, 0),
-                                              .blend = weights.vector(blend_).first(channels),
+                                              .blend = weights.vector<W>(blend_).first(channels),
                                               .d_v = d_v,
                                               .d_v0 = d_v,
                                               .d_blend = gradients.vector(blend_).first(channels),
@@ -133,24 +140,35 @@ class SpectralMixer : public Mixer<T> {
     pass.arena.release(mark);
   }
 
-  Index state_size(Capacity capacity) const override { return spectral_mixer_state(config_, capacity); }
-
-  void extend(const Pass& pass, const Weights<T>& weights, Matrix<const T> u, Matrix<T> x, Matrix<W> state,
-              Positions) const override {
-    if (pass.length > 1) return mix(pass, weights, u, x, x, state);
-    SpectralTape<T> kept;
-    project(pass, weights, u, kept);
-    const auto states = pointers(pass, state);
-    launch(pass.stream, SelectiveStep<T>{.width = width_,
-                                         .v = blended(pass, weights, kept),
-                                         .write = kept.write,
-                                         .read = kept.read,
-                                         .clock = kept.clock,
-                                         .modes = tables(weights, pass.capacity),
-                                         .entering = {states.data, states.size},
-                                         .leaving = states,
-                                         .z = kept.z});
-    add_output(pass, weights, kept.z, x, x);
+  void extend(const Pass& pass, const Weights& weights, Matrix<const T> u, Matrix<T> x, const SequenceBatch& sequences,
+              std::size_t first_part) const override {
+    const auto linear = projections(pass.capacity);
+    const auto projection = pass.arena.matrix<T>(u.rows, linear.columns()),
+               z = pass.arena.matrix<T>(u.rows, pass.capacity.channels * width_);
+    linear.forward(pass, weights, u, projection);
+    for (const auto& segment : sequences.segments) {
+      const auto rows = [&](Matrix<T> m) { return m.middle(segment.first_row, segment.sequences * segment.length); };
+      const auto entering = sequences.states<const W>(sequences.entering, first_part, segment);
+      const auto leaving = sequences.states<W>(sequences.leaving, first_part, segment);
+      if (segment.length > 1) {
+        mix(pass, weights, segment.sequences, segment.length, rows(projection), entering, rows(z), leaving);
+        continue;
+      }
+      SpectralTape<T> step;
+      step.projection = rows(projection);
+      step.z = rows(z);
+      gate(pass, weights, step);
+      launch(pass.stream, SelectiveStep<T>{.width = width_,
+                                           .v = blended(pass, weights, step),
+                                           .write = step.write,
+                                           .read = step.read,
+                                           .clock = step.clock,
+                                           .modes = tables(weights, pass.capacity),
+                                           .entering = entering,
+                                           .leaving = leaving,
+                                           .z = step.z});
+    }
+    add_output(pass, weights, z, x, x);
   }
 
  private:
@@ -159,93 +177,76 @@ class SpectralMixer : public Mixer<T> {
     return StackedLinear({{value_, values}, {write_, rows}, {read_, rows}, {clock_, rows}});
   }
 
-  // y = x + the mixer, without a tape; a state, when there is one, goes on from where it was.
-  void mix(const Pass& pass, const Weights<T>& weights, Matrix<const T> u, Matrix<const T> x, Matrix<T> y,
-           Matrix<W> state) const {
+  // z = the scan of the projections, without a tape; states, when there are any, go on from where they were.
+  void mix(const Pass& pass, const Weights& weights, Index sequences, Index length, Matrix<T> projection,
+           Vector<const W* const> entering, Matrix<T> z, Vector<W* const> leaving) const {
     const auto linear = projections(pass.capacity);
     const Index channels = pass.capacity.channels, rows = channels * modes_;
-    const auto projection = pass.arena.matrix<T>(pass.tokens(), linear.columns()),
-               z = pass.arena.matrix<T>(pass.tokens(), channels * width_);
-    linear.forward(pass, weights, u, projection);
-    const auto states = pointers(pass, state);
-    launch(pass.stream, SelectiveMix<T>{.sequences = pass.sequences,
-                                        .length = pass.length,
+    launch(pass.stream, SelectiveMix<T>{.sequences = sequences,
+                                        .length = length,
                                         .width = width_,
                                         .v0 = linear.part(projection, 0),
                                         .write_logits = linear.part(projection, 1),
                                         .read_logits = linear.part(projection, 2),
                                         .clock_logits = linear.part(projection, 3),
-                                        .write_bias = weights.vector(write_bias_).first(rows),
-                                        .read_bias = weights.vector(read_bias_).first(rows),
-                                        .clock_bias = weights.vector(clock_bias_).first(rows),
-                                        .blend = weights.vector(blend_).first(channels),
+                                        .write_bias = weights.vector<W>(write_bias_).first(rows),
+                                        .read_bias = weights.vector<W>(read_bias_).first(rows),
+                                        .clock_bias = weights.vector<W>(clock_bias_).first(rows),
+                                        .blend = weights.vector<W>(blend_).first(channels),
                                         .eps = config_.value_norm_eps,
                                         .modes = tables(weights, pass.capacity),
-                                        .entering = {states.data, states.size},
+                                        .entering = entering,
                                         .z = z,
-                                        .leaving = states});
-    add_output(pass, weights, z, x, y);
+                                        .leaving = leaving});
   }
 
-  // One pointer per sequence; none for no state.
-  static Vector<W*> pointers(const Pass& pass, Matrix<W> state) {
-    if (state.empty()) return {};
-    const auto rows = pass.arena.vector<W*>(state.rows);
-    launch(pass.stream, RowPointers<W>{.matrix = state, .pointers = rows});
-    return rows;
-  }
-
-  // Everything before the scan: v0 and the gates, and room for z.
-  void project(const Pass& pass, const Weights<T>& weights, Matrix<const T> u, SpectralTape<T>& kept) const {
+  // The gates of the logits in kept.projection.
+  void gate(const Pass& pass, const Weights& weights, SpectralTape<T>& kept) const {
     const auto linear = projections(pass.capacity);
-    const Index rows = pass.capacity.channels * modes_, tokens = pass.tokens();
-    kept.projection = pass.arena.matrix<T>(tokens, linear.columns());
-    kept.z = pass.arena.matrix<T>(tokens, pass.capacity.channels * width_);
-    linear.forward(pass, weights, u, kept.projection);
+    const Index rows = pass.capacity.channels * modes_;
     // Gates take the place of their logits where both are of one type.
     std::size_t part = 1;
     for (auto* gate : {&kept.write, &kept.read, &kept.clock}) {
       if constexpr (std::is_same_v<T, W>)
         *gate = linear.part(kept.projection, part++);
       else
-        *gate = pass.arena.matrix<W>(tokens, rows);
+        *gate = pass.arena.matrix<W>(kept.projection.rows, rows);
     }
     launch(pass.stream, GatesForward<T>{.write_logits = linear.part(kept.projection, 1),
                                         .read_logits = linear.part(kept.projection, 2),
                                         .clock_logits = linear.part(kept.projection, 3),
-                                        .write_bias = weights.vector(write_bias_).first(rows),
-                                        .read_bias = weights.vector(read_bias_).first(rows),
-                                        .clock_bias = weights.vector(clock_bias_).first(rows),
+                                        .write_bias = weights.vector<W>(write_bias_).first(rows),
+                                        .read_bias = weights.vector<W>(read_bias_).first(rows),
+                                        .clock_bias = weights.vector<W>(clock_bias_).first(rows),
                                         .write = kept.write,
                                         .read = kept.read,
                                         .clock = kept.clock});
   }
 
-  Matrix<T> blended(const Pass& pass, const Weights<T>& weights, const SpectralTape<T>& kept) const {
+  Matrix<T> blended(const Pass& pass, const Weights& weights, const SpectralTape<T>& kept) const {
     const auto v0 = projections(pass.capacity).part(kept.projection, 0);
     const auto v = pass.arena.matrix<T>(v0.rows, v0.cols);
     launch(pass.stream, ValueBlendForward<T>{.v0 = v0,
-                                             .blend = weights.vector(blend_).first(pass.capacity.channels),
+                                             .blend = weights.vector<W>(blend_).first(pass.capacity.channels),
                                              .v = v,
                                              .width = width_,
                                              .eps = config_.value_norm_eps});
     return v;
   }
 
-  void add_output(const Pass& pass, const Weights<T>& weights, Matrix<const T> z, Matrix<const T> x,
-                  Matrix<T> y) const {
-    launch(pass.stream, Gemm<T>{.a = z,
-                                .b = kept_columns(pass, weights.matrix(out_), z.cols),
-                                .c = y,
-                                .transpose_b = Transpose::Yes,
-                                .alpha = 1 / std::sqrt(static_cast<double>(pass.capacity.channels)),
-                                .beta = 1,
-                                .addend = x});
+  void add_output(const Pass& pass, const Weights& weights, Matrix<const T> z, Matrix<const T> x, Matrix<T> y) const {
+    const auto out = weights[out_].left(z.cols);
+    launch(pass.stream, Linear<T>{.x = z,
+                                  .weights = {&out, 1},
+                                  .y = y,
+                                  .scale = 1 / std::sqrt(static_cast<double>(pass.capacity.channels)),
+                                  .addend = x,
+                                  .bits = pass.bits});
   }
 
-  Modes<const W> tables(const Weights<T>& w, Capacity capacity) const {
-    return Modes<const W>{w.table(decay_), w.table(frequency_), w.table(readout_cos_), w.table(readout_sin_),
-                          w.table(zero_lag_)}
+  Modes<const W> tables(const Weights& w, Capacity capacity) const {
+    return Modes<const W>{w.table<W>(decay_), w.table<W>(frequency_), w.table<W>(readout_cos_),
+                          w.table<W>(readout_sin_), w.table<W>(zero_lag_)}
         .first(capacity.channels);
   }
   Modes<W> table_gradients(const Gradients<T>& g, Capacity capacity) const {
@@ -264,57 +265,66 @@ class SpectralMixer : public Mixer<T> {
 
 std::vector<ModelTensor> spectral_mixer_tensors(const ModelConfig& c) {
   const Index d = c.hidden_size, channels = c.spectral_channels, modes = c.spectral_modes, width = c.channel_width;
-  const Axis by_value{Elastic::Channels, width}, by_mode{Elastic::Channels, modes}, by_channel{Elastic::Channels, 1};
+  const Cut by_value{Axis::Channels, width}, by_mode{Axis::Channels, modes}, by_channel{Axis::Channels, 1};
   std::vector<ModelTensor> list;
-  list.push_back({.name = "mixer.value_proj.weight", .rows = channels * width, .cols = d, .row_axis = by_value});
-  // The four projections of the input follow each other, so that at full capacity they are one matrix.
+  list.push_back({.name = "mixer.value_proj.weight", .rows = channels * width, .cols = d, .row_cut = by_value});
   for (const char* gate : {"write", "read", "clock"}) {
     list.push_back({.name = fmt::format("mixer.{}_proj.weight", gate),
                     .rows = channels * modes,
                     .cols = d,
-                    .row_axis = by_mode,
-                    .initial = Initial::Zero});
+                    .row_cut = by_mode,
+                    .initial = Initial::fill(0),
+                    .stacked = true});
   }
   for (const char* gate : {"write", "read", "clock"}) {
     const bool clock = std::string_view(gate) == "clock";
     list.push_back({.name = fmt::format("mixer.{}_proj.bias", gate),
                     .rank = 1,
                     .rows = channels * modes,
-                    .row_axis = by_mode,
-                    .initial = clock ? Initial::ClockBias : Initial::Zero,
-                    .role = Role::Bias});
+                    .row_cut = by_mode,
+                    .initial = Initial::fill(clock ? -3 : 0),
+                    .role = Role::Bias,
+                    .decays = false});
   }
   const auto table = [&](const char* name, Initial initial, Role role) {
-    list.push_back(
-        {.name = name, .rows = channels, .cols = modes, .row_axis = by_channel, .initial = initial, .role = role});
+    list.push_back({.name = name,
+                    .rows = channels,
+                    .cols = modes,
+                    .row_cut = by_channel,
+                    .initial = initial,
+                    .role = role,
+                    .decays = role == Role::ZeroLag});
   };
-  table("mixer.decay", Initial::Decay, Role::Modal);
-  table("mixer.frequency", Initial::Frequency, Role::Modal);
-  table("mixer.readout_cos", Initial::ReadoutCos, Role::Modal);
-  table("mixer.readout_sin", Initial::ReadoutSin, Role::Modal);
-  table("mixer.zero_lag", Initial::ZeroLag, Role::ZeroLag);
+  table("mixer.decay", Initial::from(&ModalTable::decay), Role::Modal);
+  table("mixer.frequency", Initial::from(&ModalTable::frequency), Role::Modal);
+  table("mixer.readout_cos", Initial::from(&ModalTable::readout_cos), Role::Modal);
+  table("mixer.readout_sin", Initial::from(&ModalTable::readout_sin), Role::Modal);
+  table("mixer.zero_lag", Initial::fill(0.5), Role::ZeroLag);
   list.push_back({.name = "mixer.value_blend",
                   .rank = 1,
                   .rows = channels,
-                  .row_axis = by_channel,
-                  .initial = Initial::Zero,
-                  .role = Role::Blend});
+                  .row_cut = by_channel,
+                  .initial = Initial::fill(0),
+                  .role = Role::Blend,
+                  .decays = false});
   list.push_back({.name = "mixer.out_proj.weight",
                   .rows = d,
                   .cols = channels * width,
-                  .col_axis = by_value,
-                  .initial = Initial::NormalOut});
+                  .col_cut = by_value,
+                  .initial = initial_out(c)});
   return list;
 }
 
-Index spectral_mixer_state(const ModelConfig& c, Capacity capacity) {
-  return 2 * capacity.channels * c.spectral_modes * c.channel_width;
+std::vector<StatePart> spectral_mixer_state(const ModelConfig& c) {
+  return {{.kind = StatePart::Kind::Fixed,
+           .format = Format::F32,
+           .columns = 2 * c.spectral_channels * c.spectral_modes * c.channel_width}};
 }
 
-Index spectral_mixer_work(const ModelConfig& c, Capacity capacity) {
+Index spectral_mixer_work(const ModelConfig& c) {
   const Index projections = 2 * c.hidden_size * c.channel_width + 3 * c.hidden_size * c.spectral_modes;
   // Per mode and value: four for the rotation, one for the write, two for the readout.
-  return capacity.channels * (projections + 7 * c.spectral_modes * c.channel_width);
+  return c.spectral_channels * (projections + 7 * c.spectral_modes * c.channel_width);
 }
 
 template <class T>

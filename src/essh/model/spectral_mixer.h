@@ -7,9 +7,9 @@ namespace essh {
 //   v0 = W_value u, v = blend(v0);  write, read = 2 sigmoid(W u + b), clock = softplus(W u + b)
 //   z = scan(v, write, read, clock);  y = K^(-1/2) W_out z
 std::vector<ModelTensor> spectral_mixer_tensors(const ModelConfig& config);
+std::vector<StatePart> spectral_mixer_state(const ModelConfig& config);
+Index spectral_mixer_work(const ModelConfig& config);
 template <class T>
 std::unique_ptr<Mixer<T>> make_spectral_mixer(const ModelConfig& config, const ParameterLayout& layout, Index layer);
-Index spectral_mixer_state(const ModelConfig& config, Capacity capacity);
-Index spectral_mixer_work(const ModelConfig& config, Capacity capacity);
 
 }  // namespace essh

@@ -1,96 +1,81 @@
 #include "essh/model/stacked_linear.h"
 
+#include <algorithm>
+
 #include "essh/kernels/copy.h"
 #include "essh/kernels/gemm.h"
 
 namespace essh {
 
-template <class T>
-Matrix<const T> kept_columns(const Pass& pass, Matrix<const T> weight, Index count) {
-  const auto kept = weight.left(count);
-  if (pass.stream.device() == Device::Cpu || count == weight.cols) return kept;
-  const auto packed = pass.arena.matrix<T>(kept.rows, kept.cols);
-  launch(pass.stream, Copy<T>{.from = kept, .to = packed});
-  return packed;
+StackedLinear::StackedLinear(std::initializer_list<Part> parts) : parts_{}, count_(parts.size()) {
+  ESSH_ASSERT(parts.size() <= kMost);
+  std::copy(parts.begin(), parts.end(), parts_.begin());
 }
 
 Index StackedLinear::columns() const {
   Index sum = 0;
-  for (const auto& part : parts_) sum += part.rows;
+  for (std::size_t i = 0; i < count_; ++i) sum += parts_[i].rows;
   return sum;
 }
 
-std::vector<StackedLinear::Part> StackedLinear::runs(const ParameterLayout& layout) const {
-  std::vector<Part> list;
-  for (const auto& part : parts_) {
-    const Index width = layout.tensors()[part.weight].cols;
-    if (!list.empty() && layout.offset(list.back().weight) + list.back().rows * width == layout.offset(part.weight))
-      list.back().rows += part.rows;
-    else
-      list.push_back(part);
+bool StackedLinear::is_one(const Weights& weights) const {
+  return weights.stacks && std::all_of(parts_.begin(), parts_.begin() + static_cast<std::ptrdiff_t>(count_),
+                                       [&](const Part& part) { return part.rows == weights[part.weight].rows; });
+}
+
+StackedLinear::List<Weight> StackedLinear::operands(const Weights& weights) const {
+  List<Weight> list;
+  if (is_one(weights)) {
+    list.items[0] = weights[parts_[0].weight].top(columns());
+    list.count = 1;
+  } else {
+    for (; list.count < count_; ++list.count)
+      list.items[list.count] = weights[parts_[list.count].weight].top(parts_[list.count].rows);
   }
   return list;
 }
 
 template <class T>
-std::vector<Matrix<const T>> StackedLinear::factors(const Pass& pass, const Weights<T>& weights) const {
-  std::vector<Matrix<const T>> list;
-  for (const auto& run : runs(*weights.layout)) {
-    const auto weight = weights.matrix(run.weight);
-    list.push_back(dense(weight.data, run.rows, weight.cols));
-  }
-  if (pass.stream.device() == Device::Cpu || list.size() == 1) return list;
-  const auto together = pass.arena.matrix<T>(columns(), list[0].cols);
+Matrix<const T> StackedLinear::together(const Pass& pass, const Weights& weights) const {
+  const auto list = operands(weights);
+  if (list.count == 1) return list.items[0].as<T>();
+  const auto copy = pass.arena.matrix<T>(columns(), list.items[0].cols);
   Index row = 0;
-  for (const auto& factor : list) {
-    launch(pass.stream, Copy<T>{.from = factor, .to = together.middle(row, factor.rows)});
-    row += factor.rows;
+  for (const auto& weight : list.span()) {
+    launch(pass.stream, Copy<T>{.from = weight.as<T>(), .to = copy.middle(row, weight.rows)});
+    row += weight.rows;
   }
-  return {together};
+  return copy;
 }
 
 template <class T>
-void StackedLinear::forward(const Pass& pass, const Weights<T>& weights, Matrix<const T> u, Matrix<T> y) const {
-  const auto mark = pass.arena.mark();
-  Index column = 0;
-  for (const auto& factor : factors(pass, weights)) {
-    launch(pass.stream,
-           Gemm<T>{.a = u, .b = factor, .c = y.block(0, y.rows, column, factor.rows), .transpose_b = Transpose::Yes});
-    column += factor.rows;
-  }
-  pass.arena.release(mark);
+void StackedLinear::forward(const Pass& pass, const Weights& weights, Matrix<const T> u, Matrix<T> y) const {
+  const auto list = operands(weights);
+  launch(pass.stream, Linear<T>{.x = u, .weights = list.span(), .y = y, .bits = pass.bits});
 }
 
 template <class T>
-void StackedLinear::backward(const Pass& pass, const Weights<T>& weights, const Gradients<T>& gradients,
-                             Matrix<const T> u, Matrix<const std::type_identity_t<T>> d_y, double scale,
-                             Matrix<T> d_u) const {
-  Index column = 0;
-  for (const auto& run : runs(*weights.layout)) {
-    launch(pass.stream, Gemm<T, Wide<T>>{.a = d_y.block(0, d_y.rows, column, run.rows),
-                                         .b = u,
-                                         .c = dense(gradients.matrix(run.weight).data, run.rows, u.cols),
-                                         .transpose_a = Transpose::Yes,
-                                         .alpha = scale,
-                                         .beta = 1});
-    column += run.rows;
-  }
-  const auto mark = pass.arena.mark();
-  column = 0;
-  for (const auto& factor : factors(pass, weights)) {
+void StackedLinear::backward(const Pass& pass, const Weights& weights, const Gradients<T>& gradients, Matrix<const T> u,
+                             Matrix<const std::type_identity_t<T>> d_y, double scale, Matrix<T> d_u) const {
+  const auto add_gradient = [&](Matrix<const T> d_part, Matrix<Wide<T>> gradient) {
     launch(
         pass.stream,
-        Gemm<T>{
-            .a = d_y.block(0, d_y.rows, column, factor.rows), .b = factor, .c = d_u, .beta = column > 0 ? 1.0 : 0.0});
-    column += factor.rows;
+        Gemm<T, Wide<T>>{.a = d_part, .b = u, .c = gradient, .transpose_a = Transpose::Yes, .alpha = scale, .beta = 1});
+  };
+  if (is_one(weights)) {
+    add_gradient(d_y, dense(gradients.matrix(parts_[0].weight).data, columns(), u.cols));
+  } else {
+    for (std::size_t i = 0; i < count_; ++i)
+      add_gradient(part(d_y, i), gradients.matrix(parts_[i].weight).top(parts_[i].rows));
   }
+  const auto mark = pass.arena.mark();
+  launch(pass.stream, Gemm<T>{.a = d_y, .b = together<T>(pass, weights), .c = d_u});
   pass.arena.release(mark);
 }
 
-#define ESSH_INSTANTIATE(T)                                                                                   \
-  template Matrix<const T> kept_columns(const Pass&, Matrix<const T>, Index);                                 \
-  template void StackedLinear::forward(const Pass&, const Weights<T>&, Matrix<const T>, Matrix<T>) const;     \
-  template void StackedLinear::backward(const Pass&, const Weights<T>&, const Gradients<T>&, Matrix<const T>, \
+#define ESSH_INSTANTIATE(T)                                                                                \
+  template void StackedLinear::forward(const Pass&, const Weights&, Matrix<const T>, Matrix<T>) const;     \
+  template void StackedLinear::backward(const Pass&, const Weights&, const Gradients<T>&, Matrix<const T>, \
                                         Matrix<const T>, double, Matrix<T>) const;
 ESSH_INSTANTIATE(float)
 ESSH_INSTANTIATE(double)

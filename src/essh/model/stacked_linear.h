@@ -1,27 +1,19 @@
 #pragma once
-#include <vector>
+#include <array>
+#include <initializer_list>
 
 #include "essh/model/mixer.h"
 
 namespace essh {
 
-// On a GPU the bits of a product depend on its shape and on the strides of its factors. So a family at a reduced
-// capacity packs what it keeps of a weight before it multiplies, and an exported slice, which holds just that, computes
-// the same products.
-
-// The first `count` columns of a weight. A copy is in the arena of the pass.
-template <class T>
-Matrix<const T> kept_columns(const Pass& pass, Matrix<const T> weight, Index count);
-
 // Linear maps of one input, their outputs side by side: y = [u W1^T, u W2^T, ...], with the first rows of each weight.
-// Weights that follow each other in memory, as the layout places them at full capacity, make one product.
 class StackedLinear {
  public:
   struct Part {
     std::size_t weight;
     Index rows;
   };
-  explicit StackedLinear(std::vector<Part> parts) : parts_(std::move(parts)) {}
+  StackedLinear(std::initializer_list<Part> parts);
 
   Index columns() const;
   // The columns of y that belong to a part.
@@ -33,20 +25,30 @@ class StackedLinear {
   }
 
   template <class T>
-  void forward(const Pass& pass, const Weights<T>& weights, Matrix<const T> u, Matrix<T> y) const;
+  void forward(const Pass& pass, const Weights& weights, Matrix<const T> u, Matrix<T> y) const;
   // d_u = gradient of u; the weights' gradients, times `scale`, are added.
   template <class T>
-  void backward(const Pass& pass, const Weights<T>& weights, const Gradients<T>& gradients, Matrix<const T> u,
+  void backward(const Pass& pass, const Weights& weights, const Gradients<T>& gradients, Matrix<const T> u,
                 Matrix<const std::type_identity_t<T>> d_y, double scale, Matrix<T> d_u) const;
 
  private:
-  // Parts that follow each other in memory are one.
-  std::vector<Part> runs(const ParameterLayout& layout) const;
-  // The factors of the products of a pass. Copies are in its arena.
-  template <class T>
-  std::vector<Matrix<const T>> factors(const Pass& pass, const Weights<T>& weights) const;
+  static constexpr std::size_t kMost = 4;
+  template <class Item>
+  struct List {
+    std::array<Item, kMost> items;
+    std::size_t count = 0;
 
-  std::vector<Part> parts_;
+    std::span<const Item> span() const { return {items.data(), count}; }
+  };
+  // Whether all rows are kept of weights that follow each other in memory: then they are one.
+  bool is_one(const Weights& weights) const;
+  List<Weight> operands(const Weights& weights) const;
+  // The rows as one matrix; a copy is in the arena of the pass.
+  template <class T>
+  Matrix<const T> together(const Pass& pass, const Weights& weights) const;
+
+  std::array<Part, kMost> parts_;
+  std::size_t count_;
 };
 
 }  // namespace essh

@@ -1,6 +1,7 @@
 #include "essh/model/tensors.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "essh/model/mixer.h"
 
@@ -10,44 +11,31 @@ namespace {
 // Tensors start on a 256-byte border in float32, so slices of bf16 copies stay aligned for 16-byte loads too.
 constexpr Index kAlignment = 64;
 
-Index kept(Index full, Axis axis, Capacity capacity) {
-  switch (axis.elastic) {
-    case Elastic::Fixed:
-      return full;
-    case Elastic::Channels:
-      return capacity.channels * axis.unit;
-    case Elastic::Ffn:
-      return capacity.ffn * axis.unit;
-  }
-  return full;
-}
-
 }  // namespace
 
-Index ModelTensor::kept_rows(Capacity capacity) const {
-  return kept(rows, row_axis, capacity);
-}
-Index ModelTensor::kept_cols(Capacity capacity) const {
-  return kept(cols, col_axis, capacity);
+Initial initial_out(const ModelConfig& config) {
+  return Initial::normal(0.02 / std::sqrt(2.0 * static_cast<double>(config.num_hidden_layers)));
 }
 
 std::vector<Index> ModelTensor::shape() const {
   return rank == 1 ? std::vector<Index>{rows} : std::vector<Index>{rows, cols};
 }
-std::vector<Index> ModelTensor::shape(Capacity capacity) const {
-  return rank == 1 ? std::vector<Index>{kept_rows(capacity)}
-                   : std::vector<Index>{kept_rows(capacity), kept_cols(capacity)};
-}
 
 std::vector<ModelTensor> tensor_list(const ModelConfig& c) {
   const Index d = c.hidden_size, n = c.intermediate_size;
-  const Axis ffn{Elastic::Ffn, 1};
+  const Cut ffn{Axis::Ffn, 1};
   std::vector<ModelTensor> list;
   const auto gain = [&](std::string name, Index layer) {
-    list.push_back(
-        {.name = std::move(name), .layer = layer, .rank = 1, .rows = d, .initial = Initial::One, .role = Role::Gain});
+    list.push_back({.name = std::move(name),
+                    .layer = layer,
+                    .rank = 1,
+                    .rows = d,
+                    .initial = Initial::fill(1),
+                    .role = Role::Gain,
+                    .decays = false});
   };
-  list.push_back({.name = "model.embed_tokens.weight", .rows = c.vocab_size, .cols = d, .role = Role::Embedding});
+  list.push_back(
+      {.name = "model.embed_tokens.weight", .rows = c.vocab_size, .cols = d, .role = Role::Embedding, .decays = false});
   for (Index layer = 0; layer < c.num_hidden_layers; ++layer) {
     const std::string prefix = fmt::format("model.layers.{}.", layer);
     gain(prefix + "input_layernorm.weight", layer);
@@ -57,14 +45,15 @@ std::vector<ModelTensor> tensor_list(const ModelConfig& c) {
       list.push_back(std::move(spec));
     }
     gain(prefix + "post_attention_layernorm.weight", layer);
-    list.push_back({.name = prefix + "mlp.gate_proj.weight", .layer = layer, .rows = n, .cols = d, .row_axis = ffn});
-    list.push_back({.name = prefix + "mlp.up_proj.weight", .layer = layer, .rows = n, .cols = d, .row_axis = ffn});
+    list.push_back({.name = prefix + "mlp.gate_proj.weight", .layer = layer, .rows = n, .cols = d, .row_cut = ffn});
+    list.push_back(
+        {.name = prefix + "mlp.up_proj.weight", .layer = layer, .rows = n, .cols = d, .row_cut = ffn, .stacked = true});
     list.push_back({.name = prefix + "mlp.down_proj.weight",
                     .layer = layer,
                     .rows = d,
                     .cols = n,
-                    .col_axis = ffn,
-                    .initial = Initial::NormalOut});
+                    .col_cut = ffn,
+                    .initial = initial_out(c)});
   }
   gain("model.norm.weight", -1);
   // Small tensors come first: they stay in float32 where the matrices are kept in another type.
@@ -74,11 +63,13 @@ std::vector<ModelTensor> tensor_list(const ModelConfig& c) {
 
 ParameterLayout::ParameterLayout(const ModelConfig& config) : tensors_(tensor_list(config)) {
   for (const auto& spec : tensors_) {
+    if (!spec.stacked) size_ = (size_ + kAlignment - 1) / kAlignment * kAlignment;
     offsets_.push_back(size_);
     if (!spec.is_matrix()) tables_ = offsets_.back() + spec.rows * spec.cols;
     parameters_ += spec.rows * spec.cols;
-    size_ += (spec.rows * spec.cols + kAlignment - 1) / kAlignment * kAlignment;
+    size_ += spec.rows * spec.cols;
   }
+  size_ = (size_ + kAlignment - 1) / kAlignment * kAlignment;
 }
 
 std::size_t ParameterLayout::find(Index layer, std::string_view name) const {
@@ -87,6 +78,19 @@ std::size_t ParameterLayout::find(Index layer, std::string_view name) const {
     if (tensors_[i].name == whole) return i;
   }
   fail(ErrorKind::Internal, "the model has no tensor {}", whole);
+}
+
+template <class T>
+Weights weights_in(const ParameterLayout& layout, const T* matrices, const Wide<T>* tables) {
+  Weights weights{.tensors = {}, .stacks = true};
+  for (std::size_t i = 0; i < layout.tensors().size(); ++i) {
+    const auto& spec = layout.tensors()[i];
+    if (spec.is_matrix())
+      weights.tensors.emplace_back(dense(matrices + layout.offset(i), spec.rows, spec.cols));
+    else
+      weights.tensors.emplace_back(dense(tables + layout.offset(i), spec.rows, spec.cols));
+  }
+  return weights;
 }
 
 template <class W>
@@ -110,6 +114,9 @@ std::span<const W> Parameters<W>::tensor(std::size_t index) const {
   return {values_.data() + layout_.offset(index), static_cast<std::size_t>(spec.rows * spec.cols)};
 }
 
+template Weights weights_in(const ParameterLayout&, const float*, const float*);
+template Weights weights_in(const ParameterLayout&, const double*, const double*);
+template Weights weights_in(const ParameterLayout&, const BFloat16*, const float*);
 template class Parameters<float>;
 template class Parameters<double>;
 

@@ -4,19 +4,33 @@
 #include <string_view>
 #include <vector>
 
-#include "essh/model/capacity.h"
 #include "essh/model/config.h"
+#include "essh/spectral/modal_init.h"
+#include "essh/tensor/weight.h"
 
 namespace essh {
 
 // Along which axis of capacity a dimension of a tensor is cut; `unit` rows or columns belong to one channel or unit.
-enum class Elastic { Fixed, Channels, Ffn };
-struct Axis {
-  Elastic elastic = Elastic::Fixed;
+struct Cut {
+  Axis axis = Axis::None;
   Index unit = 1;
+
+  Index kept(Index full, Capacity capacity) const { return axis == Axis::None ? full : capacity[axis] * unit; }
 };
 
-enum class Initial { Normal, NormalOut, One, Zero, ClockBias, ZeroLag, Decay, Frequency, ReadoutCos, ReadoutSin };
+// Initial values of a tensor: N(0, deviation), a constant, or a member of the modal table.
+struct Initial {
+  double deviation = 0;
+  double constant = 0;
+  std::vector<double> ModalTable::*modal = nullptr;
+
+  static Initial normal(double deviation) { return {.deviation = deviation}; }
+  static Initial fill(double value) { return {.constant = value}; }
+  static Initial from(std::vector<double> ModalTable::*member) { return {.modal = member}; }
+};
+
+// Of matrices that write to the residual stream: N(0, 0.02 / sqrt(2 layers)).
+Initial initial_out(const ModelConfig& config);
 
 // What the optimizer and the reader of a file need to know of a tensor's part in the model.
 enum class Role { Embedding, Gain, Matrix, Bias, Modal, ZeroLag, Blend };
@@ -28,16 +42,18 @@ struct ModelTensor {
   int rank = 2;
   Index rows = 0;
   Index cols = 1;
-  Axis row_axis = {};
-  Axis col_axis = {};
-  Initial initial = Initial::Normal;
+  Cut row_cut = {};
+  Cut col_cut = {};
+  Initial initial = Initial::normal(0.02);
   Role role = Role::Matrix;
+  bool decays = true;  // under weight decay in pretraining; refinement decays every tensor of rank 2
+  // Lies right behind the tensor before it in a ParameterLayout: at full capacity both are one matrix.
+  bool stacked = false;
 
   // Rows and columns that remain at a capacity.
-  Index kept_rows(Capacity capacity) const;
-  Index kept_cols(Capacity capacity) const;
+  Index kept_rows(Capacity capacity) const { return row_cut.kept(rows, capacity); }
+  Index kept_cols(Capacity capacity) const { return col_cut.kept(cols, capacity); }
   std::vector<Index> shape() const;
-  std::vector<Index> shape(Capacity capacity) const;
   // Stored and computed in the model's dtype; everything else stays in float32.
   bool is_matrix() const { return role == Role::Matrix || role == Role::Embedding; }
 };
@@ -45,14 +61,14 @@ struct ModelTensor {
 // Every tensor of a model, in one fixed order: names, shapes, initial values and slices derive from this list alone.
 std::vector<ModelTensor> tensor_list(const ModelConfig& config);
 
-// Where each tensor lies in one flat array of elements; weights, gradients and optimizer moments share the layout.
+// Where each tensor lies in one flat array of elements; weights, gradients and optimizer states share the layout.
 class ParameterLayout {
  public:
   explicit ParameterLayout(const ModelConfig& config);
 
   const std::vector<ModelTensor>& tensors() const { return tensors_; }
   Index offset(std::size_t tensor) const { return offsets_[tensor]; }
-  // Elements of the flat array, gaps of alignment included.
+  // Elements of the flat array, padding included.
   Index size() const { return size_; }
   // Elements, from the first, that hold everything but the matrices.
   Index tables() const { return tables_; }
@@ -70,25 +86,26 @@ class ParameterLayout {
   Index parameters_ = 0;
 };
 
-// The weights of a model: matrices in T, everything small in Wide<T>.
-template <class T>
+// The weights of a model where a pass computes, one handle per tensor of its list: matrices in any format, everything
+// small in the type of the sums.
 struct Weights {
-  const ParameterLayout* layout;
-  const T* matrices;
-  const Wide<T>* tables;
+  std::vector<Weight> tensors;
+  bool stacks = false;  // stacked tensors follow each other in memory, as in a ParameterLayout
 
-  Matrix<const T> matrix(std::size_t tensor) const {
-    const auto& spec = layout->tensors()[tensor];
-    return dense(matrices + layout->offset(tensor), spec.rows, spec.cols);
+  const Weight& operator[](std::size_t tensor) const { return tensors[tensor]; }
+  template <class W>
+  Matrix<const W> table(std::size_t tensor) const {
+    return tensors[tensor].as<W>();
   }
-  Matrix<const Wide<T>> table(std::size_t tensor) const {
-    const auto& spec = layout->tensors()[tensor];
-    return dense(tables + layout->offset(tensor), spec.rows, spec.cols);
-  }
-  Vector<const Wide<T>> vector(std::size_t tensor) const {
-    return {tables + layout->offset(tensor), layout->tensors()[tensor].rows};
+  template <class W>
+  Vector<const W> vector(std::size_t tensor) const {
+    return {tensors[tensor].as<W>().data, tensors[tensor].rows};
   }
 };
+
+// Handles into flat arrays of a layout: matrices in T, tables in Wide<T>.
+template <class T>
+Weights weights_in(const ParameterLayout& layout, const T* matrices, const Wide<T>* tables);
 
 // Gradients, all in Wide<T>, added to.
 template <class T>
@@ -115,7 +132,7 @@ class Parameters {
   const W* data() const { return values_.data(); }
   std::span<W> tensor(std::size_t index);
   std::span<const W> tensor(std::size_t index) const;
-  Weights<W> weights() const { return {&layout_, values_.data(), values_.data()}; }
+  Weights weights() const { return weights_in<W>(layout_, values_.data(), values_.data()); }
 
  private:
   ParameterLayout layout_;

@@ -8,6 +8,7 @@
 #include "essh/base/json.h"
 #include "essh/base/sha256.h"
 #include "essh/base/utf8.h"
+#include "essh/model/slice.h"
 
 namespace essh {
 namespace fs = std::filesystem;
@@ -96,55 +97,32 @@ DType stored_dtype(const ModelTensor& tensor, DType dtype) {
   return tensor.is_matrix() ? dtype : DType::F32;
 }
 
-ModelConfig config_at(const ModelConfig& config, Capacity capacity) {
-  ModelConfig sliced = config;
-  if (capacity == full_capacity(config)) return sliced;
-  sliced.spectral_channels = capacity.channels;
-  sliced.intermediate_size = capacity.ffn;
-  sliced.elastic = {};
-  return sliced;
-}
-
-LoadedModel model_at(const ModelConfig& config, const Parameters<float>& parameters, Capacity capacity) {
-  const auto sliced = config_at(config, capacity);
-  LoadedModel model{sliced, Parameters<float>(sliced)};
-  const auto& tensors = parameters.layout().tensors();
-  for (std::size_t i = 0; i < tensors.size(); ++i) {
-    const float* from = parameters.tensor(i).data();
-    float* to = model.parameters.tensor(i).data();
-    const Index rows = tensors[i].kept_rows(capacity), cols = tensors[i].kept_cols(capacity);
-    for (Index r = 0; r < rows; ++r) std::copy_n(from + r * tensors[i].cols, cols, to + r * cols);
-  }
-  return model;
-}
-
 void save_model(const fs::path& folder, const ModelConfig& config, const Parameters<float>& parameters,
                 Capacity capacity, const SaveOptions& options) {
   FolderWriter writer(folder, options.existing);
-  auto sliced = config_at(config, capacity);
+  auto sliced = slice(config, capacity);
   sliced.torch_dtype = torch_name(options.dtype);
+  const auto weights = slice(config, parameters.weights(), capacity);
 
   std::map<std::string, std::size_t> index_of;
   std::vector<TensorSpec> specs;
-  const auto& tensors = parameters.layout().tensors();
+  const auto tensors = tensor_list(sliced);
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     TensorSpec spec{.name = tensors[i].name, .dtype = stored_dtype(tensors[i], options.dtype), .shape = {}};
-    for (const Index size : tensors[i].shape(capacity)) spec.shape.push_back(static_cast<std::uint64_t>(size));
+    for (const Index size : tensors[i].shape()) spec.shape.push_back(static_cast<std::uint64_t>(size));
     index_of[spec.name] = i;
     specs.push_back(std::move(spec));
   }
   TensorFilesWriter files(writer.folder(), specs, {}, options.shard_bytes);
   for (const auto& info : files.tensors()) {
-    const auto i = index_of.at(info.name);
-    const auto values = parameters.tensor(i);
-    const Index rows = tensors[i].kept_rows(capacity), cols = tensors[i].kept_cols(capacity);
-    if (cols == tensors[i].cols) {
-      files.write_as<float>(info, values.first(static_cast<std::size_t>(rows * cols)));
+    const auto values = weights.table<float>(index_of.at(info.name));
+    const auto write = [&](Index row, Index count) {
+      files.write_as<float>(info, std::span(values.row(row), static_cast<std::size_t>(count)));
+    };
+    if (values.cols == values.stride) {
+      write(0, values.rows * values.cols);
     } else {
-      for (Index r = 0; r < rows; ++r) {
-        files.write_as<float>(
-            info, values.subspan(static_cast<std::size_t>(r * tensors[i].cols), static_cast<std::size_t>(cols)));
-      }
+      for (Index r = 0; r < values.rows; ++r) write(r, values.cols);
     }
   }
   files.commit();

@@ -44,14 +44,9 @@ struct SaveOptions {
   std::uint64_t shard_bytes = TensorFilesWriter::kShardBytes;
 };
 
-// Writes the slice of `parameters` at a capacity as a standalone folder; at full capacity, the family itself.
+// Writes the slice of a family at a capacity as a standalone folder; at full capacity, the family itself.
 void save_model(const std::filesystem::path& folder, const ModelConfig& config, const Parameters<float>& parameters,
                 Capacity capacity, const SaveOptions& options);
-
-// The config of a standalone folder that holds one capacity.
-ModelConfig config_at(const ModelConfig& config, Capacity capacity);
-// What such a folder, written in float32, would hold.
-LoadedModel model_at(const ModelConfig& config, const Parameters<float>& parameters, Capacity capacity);
 
 // Names a model by what it computes: SHA-256 over its config and tensor files.
 std::string model_hash(const std::filesystem::path& folder);

@@ -72,6 +72,17 @@ void SafetensorsFile::read_source(std::uint64_t offset, std::span<std::byte> out
   }
 }
 
+void SafetensorsFile::map() {
+  const auto& file = std::get<InputFile>(source_);
+  mapping_.emplace(file.path());
+  if (mapping_->bytes().size() != file.size())
+    fail(ErrorKind::BadFile, "{}: its size changed while it was opened", place_);
+}
+
+std::span<const std::byte> SafetensorsFile::mapped(const TensorInfo& tensor) const {
+  return mapping_.value().bytes().subspan(data_begin_ + tensor.begin, tensor.bytes());
+}
+
 const TensorInfo* SafetensorsFile::find(std::string_view name) const {
   const auto name_of = [&](std::uint32_t i) -> std::string_view { return header_.tensors[i].name; };
   const auto found = std::ranges::lower_bound(header_.by_name, name, {}, name_of);

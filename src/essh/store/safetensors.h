@@ -1,5 +1,6 @@
 #pragma once
 #include <filesystem>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -27,6 +28,10 @@ class SafetensorsFile {
   // The path, as messages name it.
   const std::string& place() const { return place_; }
 
+  // Maps the file, so that mapped() can show bytes in place. The file may not shrink from then on.
+  void map();
+  // The stored bytes of a tensor, in place; the file must have been mapped.
+  std::span<const std::byte> mapped(const TensorInfo& tensor) const;
   // The stored bytes; out.size() == tensor.bytes().
   void read(const TensorInfo& tensor, std::span<std::byte> out) const;
   // Converted from F32, BF16, F16 or F64; any other dtype is an error. T is float, double or BFloat16,
@@ -44,6 +49,7 @@ class SafetensorsFile {
   std::string place_;
   SafetensorsHeader header_;
   std::uint64_t data_begin_ = 0;
+  std::optional<MappedFile> mapping_;
 };
 
 // Writes a safetensors file piece by piece; it appears whole, and only on commit(). Memory: the header and one buffer.

@@ -139,6 +139,12 @@ TensorFiles TensorFiles::open(const fs::path& folder) {
   return TensorFiles(std::move(files));
 }
 
+TensorFiles TensorFiles::map(const fs::path& folder) {
+  auto files = open(folder);
+  for (auto& file : files.files_) file.map();
+  return files;
+}
+
 const LocatedTensor* TensorFiles::find(std::string_view name) const {
   const auto name_of = [](const LocatedTensor& t) -> std::string_view { return t.info->name; };
   const auto found = std::ranges::lower_bound(tensors_, name, {}, name_of);

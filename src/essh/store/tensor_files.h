@@ -24,6 +24,8 @@ struct LocatedTensor {
 class TensorFiles {
  public:
   static TensorFiles open(const std::filesystem::path& folder);
+  // The same with every file mapped.
+  static TensorFiles map(const std::filesystem::path& folder);
 
   // Sorted by name. Pointers stay valid as long as this object or one it was moved to.
   const std::vector<LocatedTensor>& tensors() const { return tensors_; }

@@ -25,7 +25,7 @@ CapacitySampler::CapacitySampler(const ElasticRecipe& recipe, const ModelConfig&
       steps_(steps),
       budgets_(recipe.budgets.empty() ? training_budgets() : recipe.budgets),
       share_(recipe.full_share) {
-  if (config.elastic.channels == 0) recipe_.sampling = "dense";
+  if (!config.elastic.is_family()) recipe_.sampling = "dense";
 }
 
 double CapacitySampler::full_share(Index step) const {
@@ -48,9 +48,13 @@ std::vector<double> CapacitySampler::available(Index step) const {
   return parts;
 }
 
-// Linear in log2 of the channel count between the capacities that were validated, flat outside.
+// Linear in log2 of the channel count (without channels, of the units) between the capacities that were validated, flat
+// outside.
 double CapacitySampler::weight_of(double budget) const {
-  const auto height = [&](double xi) { return std::log2(static_cast<double>(capacity_at(config_, xi).channels)); };
+  const auto height = [&](double xi) {
+    const auto capacity = capacity_at(config_, xi);
+    return std::log2(static_cast<double>(capacity.channels > 0 ? capacity.channels : capacity.ffn));
+  };
   const double at = height(budget);
   auto above = weights_.begin();
   while (above != weights_.end() && height(above->first) < at) ++above;

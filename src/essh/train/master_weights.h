@@ -15,7 +15,12 @@ class MasterWeights {
       : layout_(layout),
         stream_(stream),
         values_(stream.device(), layout.size(), "the weights"),
-        rounded_(stream.device(), kRounds ? layout.size() : 0, "the weights in bf16") {}
+        rounded_(stream.device(), kRounds ? layout.size() : 0, "the weights in bf16") {
+    if constexpr (kRounds)
+      weights_ = weights_in<T>(layout, rounded_.data(), values_.data());
+    else
+      weights_ = weights_in<T>(layout, values_.data(), values_.data());
+  }
 
   void set(std::span<const float> host) {
     upload(stream_, host, values());
@@ -33,18 +38,14 @@ class MasterWeights {
   void round() {
     if constexpr (kRounds) launch(stream_, RoundWeights{.from = values(), .to = rounded()});
   }
-  Weights<T> weights() const {
-    if constexpr (kRounds)
-      return {&layout_, rounded_.data(), values_.data()};
-    else
-      return {&layout_, values_.data(), values_.data()};
-  }
+  const Weights& weights() const { return weights_; }
 
  private:
   const ParameterLayout& layout_;
   Stream& stream_;
   Array<float> values_;
   Array<BFloat16> rounded_;
+  Weights weights_;
 };
 
 }  // namespace essh

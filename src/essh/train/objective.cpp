@@ -21,7 +21,7 @@ Vector<const std::int32_t> Objective<T>::on_device(const std::vector<std::int32_
 }
 
 template <class T>
-void Objective<T>::learn(const Weights<T>& weights, const Gradients<T>& gradients, const TokenRows& rows,
+void Objective<T>::learn(const Weights& weights, const Gradients<T>& gradients, const TokenRows& rows,
                          Capacity capacity, const ObjectiveWeights& counts, const Teacher<T>* teacher,
                          const LearnOutputs<T>& outputs) {
   auto pass = pass_over(rows, capacity);
@@ -53,7 +53,7 @@ void Objective<T>::learn(const Weights<T>& weights, const Gradients<T>& gradient
     if (teacher) {
       const auto taught = arena_.matrix<T>(count, vocabulary);
       divergence = arena_.vector<Wide<T>>(count);
-      teacher->model->head(pass, teacher->weights, teacher->hidden.middle(first, count), taught);
+      teacher->model->head(pass, *teacher->weights, teacher->hidden.middle(first, count), taught);
       launch(stream_, Distillation<T>{.logits = logits,
                                       .teacher = taught,
                                       .targets = chunk_targets,
@@ -81,13 +81,13 @@ void Objective<T>::learn(const Weights<T>& weights, const Gradients<T>& gradient
 }
 
 template <class T>
-Matrix<const T> Objective<T>::observe(const Model<T>& model, const Weights<T>& weights, const TokenRows& rows,
+Matrix<const T> Objective<T>::observe(const Model<T>& model, const Weights& weights, const TokenRows& rows,
                                       Capacity capacity) {
   return model.forward(pass_over(rows, capacity), weights, on_device(rows.inputs), nullptr);
 }
 
 template <class T>
-void Objective<T>::score(const Weights<T>& weights, const TokenRows& rows, Capacity capacity, Vector<double> totals) {
+void Objective<T>::score(const Weights& weights, const TokenRows& rows, Capacity capacity, Vector<double> totals) {
   const auto mark = arena_.mark();
   const auto pass = pass_over(rows, capacity);
   const auto inputs = on_device(rows.inputs), targets = on_device(rows.targets);

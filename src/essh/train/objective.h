@@ -20,7 +20,7 @@ inline constexpr Index kLossTotals = 3;
 template <class T>
 struct Teacher {
   const Model<T>* model = nullptr;
-  Weights<T> weights{};
+  const Weights* weights = nullptr;
   Matrix<const T> hidden{};
 };
 
@@ -49,12 +49,12 @@ class Objective {
   Objective(const Model<T>& model, Stream& stream, Index loss_rows);
 
   // Adds the gradient of one micro-batch at a capacity. With a teacher, its divergence counts too.
-  void learn(const Weights<T>& weights, const Gradients<T>& gradients, const TokenRows& rows, Capacity capacity,
+  void learn(const Weights& weights, const Gradients<T>& gradients, const TokenRows& rows, Capacity capacity,
              const ObjectiveWeights& counts, const Teacher<T>* teacher, const LearnOutputs<T>& outputs);
   // Hidden states of a model without a tape, kept until release().
-  Matrix<const T> observe(const Model<T>& model, const Weights<T>& weights, const TokenRows& rows, Capacity capacity);
+  Matrix<const T> observe(const Model<T>& model, const Weights& weights, const TokenRows& rows, Capacity capacity);
   // Label losses alone, added to `totals`.
-  void score(const Weights<T>& weights, const TokenRows& rows, Capacity capacity, Vector<double> totals);
+  void score(const Weights& weights, const TokenRows& rows, Capacity capacity, Vector<double> totals);
 
   // Scratch between the passes.
   Arena& arena() { return arena_; }

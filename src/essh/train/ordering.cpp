@@ -43,8 +43,8 @@ void permute_tensors(Stream& stream, Arena& arena, const ParameterLayout& layout
                      const Read& read, const Write& write) {
   for (std::size_t tensor = 0; tensor < layout.tensors().size(); ++tensor) {
     const auto& spec = layout.tensors()[tensor];
-    const bool rows = spec.row_axis.elastic == Elastic::Ffn;
-    if (!rows && spec.col_axis.elastic != Elastic::Ffn) continue;
+    const bool rows = spec.row_cut.axis == Axis::Ffn;
+    if (!rows && spec.col_cut.axis != Axis::Ffn) continue;
     const auto mark = arena.mark();
     const auto& layer_order = order[static_cast<std::size_t>(spec.layer)];
     const auto indices = arena.vector<std::int32_t>(static_cast<Index>(layer_order.size()));

@@ -8,6 +8,7 @@
 #include "essh/base/file.h"
 #include "essh/base/utf8.h"
 #include "essh/config/fields.h"
+#include "essh/model/slice.h"
 #include "essh/spectral/modal_init.h"
 
 namespace essh {
@@ -17,7 +18,7 @@ constexpr std::uint64_t kRecipeBytes = 1u << 20;
 constexpr int kDepth = 16;
 
 // The paper's constants at the two scales, and recipes for small machines.
-constexpr std::array<std::pair<const char*, const char*>, 6> kRecipes = {{
+constexpr std::array<std::pair<const char*, const char*>, 9> kRecipes = {{
     {"tiny", R"(model: {preset: tiny}
 data: {context: 256}
 optimizer: {rate: 2.0e-3, warmup: 0.1}
@@ -36,6 +37,24 @@ data: {context: 2048}
 optimizer: {rate: 1.0e-3}
 run: {steps: 190735, batch: 256, micro_batch: 4, validate_every: 1000, checkpoint_every: 200, validation_windows: 128}
 refine: {steps: 4120, batch: 64, rate: 6.0e-5, sampling: shuffle}
+)"},
+    {"transformer-370m", R"(model: {preset: transformer-370m}
+data: {context: 2048}
+optimizer: {rate: 1.2e-3}
+elastic: {sampling: dense}
+run: {steps: 28229, batch: 128, micro_batch: 8, validate_every: 500, checkpoint_every: 250, validation_windows: 128}
+)"},
+    {"transformer-1.5b", R"(model: {preset: transformer-1.5b}
+data: {context: 2048}
+optimizer: {rate: 1.0e-3}
+elastic: {sampling: dense}
+run: {steps: 190735, batch: 256, micro_batch: 4, validate_every: 1000, checkpoint_every: 200, validation_windows: 128}
+)"},
+    {"matformer-370m", R"(model: {preset: matformer-370m}
+data: {context: 2048}
+optimizer: {rate: 1.2e-3}
+elastic: {budgets: [0.125, 0.25, 0.5, 1], full_share: 0, warmup_tokens: 0, kl: 0, ffn_scale: 1, ordering_period: 0}
+run: {steps: 28229, batch: 128, micro_batch: 8, validate_every: 500, checkpoint_every: 250, validation_windows: 128}
 )"},
     {"dna", R"(model: {preset: dna}
 data: {context: 1024}
@@ -202,22 +221,28 @@ ModelConfig recipe_config(const Recipe& recipe, Index tokens, Index eos) {
   take(c.spectral_modes, r.spectral_modes);
   if (!r.attention_layers.empty()) c.attention_layers = r.attention_layers;
   if (r.no_attention) c.attention_layers.clear();
+  if (!c.layer_types.empty()) {
+    if (!r.attention_layers.empty() || r.no_attention)
+      fail(ErrorKind::BadFile, "model of the recipe: preset {} has attention in every layer", r.preset);
+    c.layer_types.resize(static_cast<std::size_t>(c.num_hidden_layers), c.layer_types.back());
+  }
   c.channel_width = r.channel_width > 0 ? r.channel_width
                     : r.hidden_size > 0 ? std::max<Index>(1, c.hidden_size / c.spectral_channels)
                                         : c.channel_width;
-  c.head_dim = std::min(c.head_dim, c.hidden_size);
-  c.num_attention_heads = c.attention_layers.empty() ? 0 : c.hidden_size / c.head_dim;
+  for (auto* attention : {&c.sliding_attention, &c.full_attention}) {
+    attention->head_dim = std::min(attention->head_dim, c.hidden_size);
+    attention->num_attention_heads = c.hidden_size / attention->head_dim;
+    attention->num_key_value_heads = r.num_key_value_heads;
+  }
   if (!c.attention_layers.empty() && c.sliding_window == 0) c.sliding_window = recipe.data.context;
   c.bos_token_id = c.eos_token_id = eos;
-  c.elastic = {.channels = c.spectral_channels,
-               .ffn = c.intermediate_size,
-               .channel_exponent = r.channel_exponent,
-               .ffn_exponent = r.ffn_exponent,
-               .tiers = deployment_budgets()};
+  if (c.elastic.channels.full > 0)
+    c.elastic =
+        two_rate(c.spectral_channels, c.intermediate_size, deployment_budgets(), r.channel_exponent, r.ffn_exponent);
+  else if (c.elastic.ffn.full > 0)
+    c.elastic.ffn.full = c.intermediate_size;
   if (!r.tier.empty()) {
-    const auto capacity = find_tier(c, r.tier).capacity;
-    c.spectral_channels = capacity.channels;
-    c.intermediate_size = capacity.ffn;
+    c = slice(c, find_tier(c, r.tier).capacity);
     c.elastic = {};
   }
   check_config(c, "model of the recipe");

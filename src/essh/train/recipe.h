@@ -19,6 +19,7 @@ struct ModelRecipe {
   std::vector<Index> attention_layers = {};
   bool no_attention = false;
   Index sliding_window = 0;
+  Index num_key_value_heads = 0;
   Index spectral_channels = 0;
   Index spectral_modes = 0;
   Index channel_width = 0;
@@ -106,7 +107,8 @@ struct Recipe {
 template <class Visitor>
 void fields(Visitor& visit, ModelRecipe& r) {
   constexpr double kMany = 1 << 24;
-  visit("preset", r.preset, Field{.help = "tiny, 370m, 1.5b, dna, synthetic"});
+  visit("preset", r.preset,
+        Field{.help = "a model of the program's own: tiny, 370m, 1.5b, dna, synthetic, transformer-370m, ..."});
   visit("vocab_size", r.vocab_size,
         Field{.help = "0: the tokenizer's, rounded up to a multiple of 64", .min = 0, .max = kMany});
   visit("hidden_size", r.hidden_size, Field{.help = "residual width", .min = 0, .max = kMany});
@@ -115,6 +117,8 @@ void fields(Visitor& visit, ModelRecipe& r) {
   visit("attention_layers", r.attention_layers, Field{.help = "blocks with window attention", .min = 0, .max = 4095});
   visit("no_attention", r.no_attention, Field{.help = "spectral mixers only"});
   visit("sliding_window", r.sliding_window, Field{.help = "positions an attention layer sees", .min = 0, .max = kMany});
+  visit("num_key_value_heads", r.num_key_value_heads,
+        Field{.help = "heads of keys and values of attention", .min = 0, .max = 65536});
   visit("spectral_channels", r.spectral_channels, Field{.help = "channels of a spectral mixer", .min = 0, .max = 4096});
   visit("spectral_modes", r.spectral_modes, Field{.help = "damped rotations per channel", .min = 0, .max = 1024});
   visit("channel_width", r.channel_width, Field{.help = "values per channel", .min = 0, .max = 65536});
@@ -221,8 +225,7 @@ void fields(Visitor& visit, Recipe& r) {
 
 // Reads YAML and then the settings "run.steps=100"; unknown keys are errors that suggest the nearest name.
 Recipe parse_recipe(const std::string& yaml, const std::string& place, const std::vector<std::string>& settings);
-// A recipe file, or one of the recipes that come with the program ("tiny", "370m", "1.5b", "dna", "mqar",
-// "palindrome").
+// A recipe file, or one of the recipes that come with the program, by recipe_names().
 Recipe load_recipe(const std::string& name_or_path, const std::vector<std::string>& settings);
 std::vector<std::string> recipe_names();
 // Every field with its value, as YAML that parse_recipe reads back.

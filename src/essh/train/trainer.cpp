@@ -259,10 +259,10 @@ void Trainer<T>::pretrain(const TokenRows& rows, double budget, bool last) {
     learn_full(rows, nullptr, last);
   } else {
     Teacher<T> teacher{.model = parent_ ? parent_model_.get() : &model_,
-                       .weights = parent_ ? parent_->weights() : weights_.weights()};
+                       .weights = parent_ ? &parent_->weights() : &weights_.weights()};
     if (e.kl > 0)
       teacher.hidden =
-          objective_.observe(*teacher.model, teacher.weights, rows, full_capacity(teacher.model->config()));
+          objective_.observe(*teacher.model, *teacher.weights, rows, full_capacity(teacher.model->config()));
     learn_reduced(rows, budget,
                   {.label = e.label,
                    .kl = e.kl,
@@ -276,7 +276,7 @@ void Trainer<T>::pretrain(const TokenRows& rows, double budget, bool last) {
 
 template <class T>
 void Trainer<T>::refine(const TokenRows& rows, double budget, bool last) {
-  Teacher<T> teacher{.model = &model_, .weights = weights_.weights()};
+  Teacher<T> teacher{.model = &model_, .weights = &weights_.weights()};
   learn_full(rows, &teacher.hidden, false);
   learn_reduced(rows, budget,
                 {.label = 1, .tv = recipe_.refine.tv, .scale = loss_scale(), .ffn_gradient = recipe_.elastic.ffn_scale},

@@ -9,7 +9,7 @@
 namespace essh {
 namespace {
 
-Runner make_runner(Precision precision) {
+StoredModel make_family() {
   auto config = small_config();
   config.vocab_size = 64;
   LoadedModel model{config, Parameters<float>(config)};
@@ -19,7 +19,7 @@ Runner make_runner(Precision precision) {
     if (!model.parameters.layout().tensors()[i].is_matrix()) continue;
     for (auto& x : model.parameters.tensor(i)) x = static_cast<float>(BFloat16(x));
   }
-  return Runner(std::move(model), "a", precision);
+  return StoredModel(std::move(model), "a");
 }
 
 // Relative to the size of all logits: one near zero may lose all its digits in bf16.
@@ -37,16 +37,16 @@ double distance(std::span<const float> x, std::span<const float> exact) {
 TEST(SessionCuda, DecodesLikeTheCpu) {
   if (cuda::device_count() == 0) GTEST_SKIP() << "no GPU";
   for (const auto& [precision, tolerance] : {std::pair{Precision::Float32, 2e-5}, {Precision::BFloat16, 6e-2}}) {
-    const auto runner = make_runner(precision), exact = make_runner(Precision::Float32);
     auto cpu = cpu_stream(1);
     Stream gpu(std::make_unique<cuda::Stream>());
+    Engine exact(make_family(), cpu), engine(make_family(), gpu, {.precision = precision});
     for (const char* tier : {"full", "2x4"}) {
       SCOPED_TRACE(::testing::Message() << tier << ", within " << tolerance);
       const auto tokens = random_tokens(200, 64, 5);
-      Session here(exact, find_tier(exact.config(), tier), cpu), there(runner, find_tier(runner.config(), tier), gpu),
-          split(runner, find_tier(runner.config(), tier), gpu);
-      const auto slice = runner.at(there.tier().capacity);
-      Session alone(slice, there.tier(), gpu);
+      const auto at = find_tier(engine.config(), tier);
+      Session here(exact, at), there(engine, at), split(engine, at);
+      Engine cut(engine.model().cut(at.capacity), gpu, {.precision = precision});
+      Session alone(cut, at);
       here.feed(std::span(tokens).first(70));
       there.feed(std::span(tokens).first(70));
       alone.feed(std::span(tokens).first(70));

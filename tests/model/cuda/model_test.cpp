@@ -7,9 +7,8 @@
 
 #include "essh/kernels/clear.h"
 #include "essh/kernels/cross_entropy.h"
-#include "essh/model/device_weights.h"
 #include "essh/model/initialise.h"
-#include "essh/store/model_folder.h"
+#include "essh/model/slice.h"
 #include "tests/model/small_model.h"
 
 // The whole model on the GPU, forward and backward, against the CPU in double.
@@ -24,24 +23,34 @@ ModelConfig real_config() {
   c.intermediate_size = 192;
   c.num_hidden_layers = 3;
   c.attention_layers = {1};
-  c.num_attention_heads = 2;
-  c.head_dim = 64;
+  c.sliding_attention = {.num_attention_heads = 2, .head_dim = 64};
   c.sliding_window = 100;
   c.spectral_channels = 4;
   c.spectral_modes = 8;
   c.channel_width = 28;
-  c.elastic = {.channels = 4, .ffn = 192, .tiers = {}};
+  c.elastic = two_rate(4, 192, {});
   return c;
+}
+
+// Full attention with grouped queries beside the window.
+ModelConfig transformer_config() {
+  auto config = real_config();
+  config.attention_layers = {};
+  config.layer_types = {"full_attention", "sliding_attention", "full_attention"};
+  config.sliding_attention = {.num_attention_heads = 2, .num_key_value_heads = 1, .head_dim = 64};
+  config.full_attention = {.num_attention_heads = 4, .num_key_value_heads = 2, .head_dim = 32};
+  config.elastic = {};
+  return config;
 }
 
 // A family of ten tiers, with channels like those of 370m.
 ModelConfig family_config() {
   auto config = real_config();
   config.hidden_size = 256;
-  config.num_attention_heads = 4;
+  config.sliding_attention.num_attention_heads = 4;
   config.intermediate_size = 1024;
   config.spectral_channels = 32;
-  config.elastic = {.channels = 32, .ffn = 1024, .tiers = deployment_budgets()};
+  config.elastic = two_rate(32, 1024, deployment_budgets());
   return config;
 }
 
@@ -69,7 +78,7 @@ std::vector<double> widened(Stream& stream, const T* from, Index count) {
 }
 
 template <class T>
-Result evaluate(Stream& stream, const Model<T>& model, const Weights<T>& weights, Capacity capacity, Index sequences,
+Result evaluate(Stream& stream, const Model<T>& model, const Weights& weights, Capacity capacity, Index sequences,
                 const std::vector<std::int32_t>& tokens, const std::vector<std::int32_t>& targets) {
   using W = Wide<T>;
   const auto rows = static_cast<Index>(tokens.size());
@@ -101,6 +110,24 @@ Result evaluate(Stream& stream, const Model<T>& model, const Weights<T>& weights
   result.gradient = widened(stream, gradient.data(), gradient.size());
   return result;
 }
+
+// Weights on the GPU, matrices in T.
+template <class T>
+struct Placed {
+  Array<T> matrices;
+  Array<float> tables;
+  Weights weights;
+
+  explicit Placed(const Parameters<float>& parameters)
+      : matrices(Device::Cuda, parameters.layout().size(), "weights"),
+        tables(Device::Cuda, parameters.layout().size(), "small weights"),
+        weights(weights_in<T>(parameters.layout(), matrices.data(), tables.data())) {
+    const auto size = static_cast<std::size_t>(parameters.layout().size());
+    std::vector<T> rounded(parameters.data(), parameters.data() + size);
+    upload(gpu(), rounded, matrices.view());
+    upload(gpu(), {parameters.data(), size}, tables.view());
+  }
+};
 
 // Distance relative to the size, over all elements.
 double relative_error(const std::vector<double>& x, const std::vector<double>& exact) {
@@ -139,8 +166,8 @@ struct Problem {
 
   template <class T>
   Result on_gpu() const {
-    const DeviceWeights<T> weights(parameters, gpu());
-    return evaluate(gpu(), Model<T>(config), weights.weights(), capacity, sequences, tokens, targets);
+    const Placed<T> placed(parameters);
+    return evaluate(gpu(), Model<T>(config), placed.weights, capacity, sequences, tokens, targets);
   }
 };
 
@@ -225,6 +252,8 @@ TEST(ModelCuda, AnyWeightsAgreeWithTheCpu) {
   check_both(real_config(), {4, 192}, 1, 2048);
   check_both(small_config(), {3, 7}, 2, 67);
   check_both(small_config(), {2, 4}, 2, 67);
+  check_both(small_transformer(), {3, 7}, 2, 67);
+  for (const Index length : {1, 65, 300}) check_both(transformer_config(), {0, 192}, 2, length);
 }
 
 // Tensor by tensor: in one norm over all of them a small one could be wrong unseen.
@@ -257,53 +286,6 @@ TEST(ModelCuda, EveryTensorHasItsGradientAtEveryTier) {
   }
   fmt::print("gradients, the worst matrix and the worst vector or table: float32 {:.0e}, {:.0e}; bf16 {:.0e}, {:.0e}\n",
              single[0], single[1], half[0], half[1]);
-}
-
-template <class T>
-std::vector<double> logits(const ModelConfig& config, const Parameters<float>& parameters, Capacity capacity,
-                           const std::vector<std::int32_t>& tokens) {
-  const Model<T> model(config);
-  const DeviceWeights<T> weights(parameters, gpu());
-  const auto length = static_cast<Index>(tokens.size());
-  Arena arena(Device::Cuda);
-  const Pass pass{.stream = gpu(), .arena = arena, .capacity = capacity, .sequences = 1, .length = length};
-  const auto ids = arena.vector<std::int32_t>(length);
-  upload(gpu(), tokens, ids);
-  const auto out = arena.matrix<float>(length, config.vocab_size);
-  model.head(pass, weights.weights(), model.forward(pass, weights.weights(), ids, nullptr), out);
-  return widened(gpu(), out.data, length * config.vocab_size);
-}
-
-// A slice of the family and the family at that capacity: the same products on the same numbers. Odd sizes too, where
-// the rows of a slice and of the family are aligned differently.
-TEST(ModelCuda, ASliceIsTheFamilyAtItsCapacityBitByBit) {
-  if (cuda::device_count() == 0) GTEST_SKIP() << "no GPU";
-  const auto check_slice = [](const Parameters<float>& parameters, const ModelConfig& config, const Tier& tier) {
-    const auto slice = model_at(config, parameters, tier.capacity);
-    for (const Index length : kLengths) {
-      SCOPED_TRACE(::testing::Message() << tier.name << ", " << length << " tokens");
-      const auto tokens = random_tokens(static_cast<std::size_t>(length), config.vocab_size, 1);
-      const auto check_equal = [&]<class T>(T) {
-        const auto family = logits<T>(config, parameters, tier.capacity, tokens),
-                   alone = logits<T>(slice.config, slice.parameters, full_capacity(slice.config), tokens);
-        std::size_t different = 0;
-        for (std::size_t i = 0; i < family.size(); ++i) different += family[i] != alone[i];
-        EXPECT_EQ(different, 0u) << "of " << family.size() << (sizeof(T) == 2 ? " in bf16" : " in float32")
-                                 << ", relative distance " << relative_error(alone, family);
-      };
-      check_equal(float{});
-      check_equal(BFloat16{});
-    }
-  };
-  const auto config = family_config();
-  const auto parameters = random_weights(config);
-  for (const auto& tier : tiers_of(config)) check_slice(parameters, config, tier);
-  for (const auto& [channels, ffn] : {std::pair{3, 40}, {7, 36}, {5, 37}})
-    check_slice(parameters, config, custom_tier(config, channels, ffn));
-  const auto odd = small_config();
-  const auto odd_parameters = random_weights(odd);
-  for (const auto& [channels, ffn] : {std::pair{3, 7}, {2, 4}, {1, 3}})
-    check_slice(odd_parameters, odd, custom_tier(odd, channels, ffn));
 }
 
 }  // namespace

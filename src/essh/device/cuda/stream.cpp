@@ -75,6 +75,10 @@ Stream::~Stream() {
   cudaStreamDestroy(handle_);
 }
 
+void Stream::activate() const {
+  check(cudaSetDevice(device_), "cudaSetDevice");
+}
+
 void Stream::copy(void* to, const void* from, std::size_t bytes) {
   if (bytes == 0) return;
   if (bytes <= Staging::kSlot && is_host(from)) return staging_->copy_in(handle_, to, from, bytes);

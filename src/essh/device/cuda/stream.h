@@ -20,6 +20,8 @@ class Stream {
   Stream(const Stream&) = delete;
   Stream& operator=(const Stream&) = delete;
 
+  // Makes this stream's GPU the current one of the calling thread.
+  void activate() const;
   CUstream_st* handle() const { return handle_; }
   int multiprocessors() const { return multiprocessors_; }
   // Whether a kernel may be placed before the one before it has run out: the device can, and has code made for it.

@@ -4,10 +4,33 @@
 
 namespace essh {
 
+namespace {
+
+// x = the first `count` elements of a stored row.
+template <class Stored, class T>
+void widen_row(const std::byte* stored, Index count, T* x) {
+  const auto* row = reinterpret_cast<const Stored*>(stored);
+  for (Index i = 0; i < count; ++i) x[i] = static_cast<T>(static_cast<float>(row[i]));
+}
+
+}  // namespace
+
 template <class T>
 void run(cpu::Stream& stream, const EmbeddingForward<T>& op) {
   stream.pool().split(op.tokens.size, [&](Index begin, Index end, int) {
-    for (Index r = begin; r < end; ++r) std::copy_n(op.table.row(op.tokens[r]), op.x.cols, op.x.row(r));
+    for (Index r = begin; r < end; ++r) {
+      const auto* stored = op.table.row(op.tokens[r]);
+      switch (op.table.format) {
+        case Format::BF16:
+          widen_row<BFloat16>(stored, op.x.cols, op.x.row(r));
+          break;
+        case Format::F16:
+          widen_row<Float16>(stored, op.x.cols, op.x.row(r));
+          break;
+        default:
+          std::copy_n(op.table.template as<T>().row(op.tokens[r]), op.x.cols, op.x.row(r));
+      }
+    }
   });
 }
 

@@ -8,12 +8,14 @@ namespace {
 
 template <class T>
 struct Forward {
-  EmbeddingForward<T> op;
+  Vector<const std::int32_t> tokens;
+  Matrix<const T> table;
+  Matrix<T> x;
 
   template <int N>
   __device__ void at(Index row, Index c) const {
     using Pack = cuda::Pack<T, N>;
-    *reinterpret_cast<Pack*>(op.x.row(row) + c) = *reinterpret_cast<const Pack*>(op.table.row(op.tokens[row]) + c);
+    *reinterpret_cast<Pack*>(x.row(row) + c) = *reinterpret_cast<const Pack*>(table.row(tokens[row]) + c);
   }
 };
 
@@ -42,9 +44,10 @@ __global__ void add_rows(EmbeddingBackward<T> op, const std::int32_t* tokens, co
 
 template <class T>
 void run(cuda::Stream& stream, const EmbeddingForward<T>& op) {
+  const Forward<T> forward{op.tokens, op.table.template as<T>(), op.x};
   cuda::with_width<T>(
-      [&]<int N>() { cuda::each_pack<N>(stream, "embedding_forward", op.tokens.size, op.x.cols, Forward<T>{op}); },
-      op.table, op.x);
+      [&]<int N>() { cuda::each_pack<N>(stream, "embedding_forward", op.tokens.size, op.x.cols, forward); },
+      forward.table, op.x);
 }
 
 // Sorted by token, so that every sum keeps the order of the rows: atomics would add in any order.

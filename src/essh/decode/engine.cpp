@@ -1,0 +1,595 @@
+#include "essh/decode/engine.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <map>
+#include <numeric>
+
+#include "essh/decode/slot_state.h"
+#include "essh/decode/tier_model.h"
+#include "essh/kernels/copy.h"
+#include "essh/kernels/cross_entropy.h"
+
+namespace essh {
+namespace {
+
+// Most rows of one pass. A slot's pieces do not depend on it.
+constexpr Index kPassRows = 8192;
+// Steps of a tier that are kept recorded.
+constexpr std::size_t kMostSteps = 64;
+
+Index default_piece(Device device) {
+  return device == Device::Cpu ? 512 : kPassRows;
+}
+// Logits held at once, in elements.
+Index logit_elements(Device device) {
+  return Index{device == Device::Cpu ? 4 : 64} << 20;
+}
+
+// The tokens of a chunk that one pass takes.
+struct Piece {
+  std::size_t chunk;
+  Index begin, length;
+  bool last;
+};
+
+// Rows of a pass whose logits are wanted, and where they go.
+struct Asked {
+  Index row, count;
+  const Chunk* chunk;
+  Index position;  // of the first, in its chunk
+  Outputs::Entry* entry;
+  float* to;  // logits or losses on the host
+
+  bool scores() const { return chunk->wanted == Wanted::Scores; }
+};
+
+Index wanted_rows(const Chunk& chunk) {
+  switch (chunk.wanted) {
+    case Wanted::Last:
+      return 1;
+    case Wanted::Rows:
+      return std::ssize(chunk.rows);
+    case Wanted::All:
+    case Wanted::Scores:
+      return std::ssize(chunk.tokens);
+    default:
+      return 0;
+  }
+}
+
+// Appends rows to a list, joining neighbours that go to neighbouring places. Targets are those of one chunk.
+void ask(std::vector<Asked>& list, Asked rows) {
+  const auto follows = [&](const Asked& last) {
+    const Index width = rows.scores() ? 1 : rows.entry->logits.cols;
+    return last.row + last.count == rows.row && last.to + last.count * width == rows.to &&
+           last.scores() == rows.scores() && (!rows.scores() || last.entry == rows.entry);
+  };
+  if (!list.empty() && follows(list.back()))
+    list.back().count += rows.count;
+  else
+    list.push_back(rows);
+}
+
+}  // namespace
+
+std::size_t StateSnapshot::bytes() const {
+  return std::accumulate(parts.begin(), parts.end(), std::size_t{0},
+                         [](std::size_t sum, const auto& part) { return sum + part.size(); });
+}
+
+class Engine::Impl {
+ public:
+  Impl(StoredModel model, Stream& stream, EngineOptions options)
+      : model_(std::move(model)), stream_(stream), options_(options), arena_(stream.device()) {
+    if (options_.piece <= 0) options_.piece = default_piece(stream.device());
+  }
+  virtual ~Impl() = default;
+
+  virtual Slot open(const Tier& tier, SlotOptions options) = 0;
+  virtual Slot fork(Slot slot) = 0;
+  virtual void run(std::span<const Chunk> chunks, Outputs& outputs) = 0;
+  virtual StateSnapshot snapshot(Slot slot) const = 0;
+  virtual Slot restore(const Tier& tier, const StateSnapshot& snapshot, SlotOptions options) = 0;
+  virtual void close(Slot slot) = 0;
+  virtual SlotState& state(Slot slot) const = 0;
+  virtual const Tier& tier(Slot slot) const = 0;
+  virtual std::size_t weight_bytes(const Tier& tier) = 0;
+
+  const StoredModel& model() const { return model_; }
+  Stream& stream() const { return stream_; }
+  Precision precision() const { return precision_on(stream_.device(), options_.precision); }
+
+  void rewind(Slot slot, Index tokens) {
+    auto& known = state(slot);
+    const Index target = known.position() - tokens;
+    if (tokens < 0 || target < 0 || !known.can_rewind_to(target)) {
+      fail(ErrorKind::Usage, "a slot at position {} that keeps {} tokens cannot be rolled back by {}", known.position(),
+           known.rewindable(), tokens);
+    }
+    const auto again = known.rewind_to(target);
+    if (again.empty()) return;
+    const Chunk chunk{.slot = slot, .tokens = again, .wanted = Wanted::Nothing};
+    Outputs nothing;
+    run({&chunk, 1}, nothing);
+  }
+
+ protected:
+  StoredModel model_;
+  Stream& stream_;
+  EngineOptions options_;
+  Arena arena_;
+};
+
+template <class T>
+class Engine::Typed : public Impl {
+ public:
+  using Impl::Impl;
+  ~Typed() override {
+    const auto lock = stream_.acquire();
+    stream_.wait();
+  }
+
+  Slot open(const Tier& tier, SlotOptions options) override { return add(tier, find(tier.capacity), options.rewind); }
+
+  Slot fork(Slot slot) override {
+    const auto& from = entry(slot);
+    const auto copy = add(from.tier, *from.model, from.state->rewindable());
+    entry(copy).state->copy_from(*from.state);
+    return copy;
+  }
+
+  void close(Slot slot) override {
+    auto& closed = entry(slot);
+    pools_[{closed.model, closed.state->rewindable()}].push_back(std::move(closed.state));
+    slots_.erase(slot.id);
+  }
+
+  SlotState& state(Slot slot) const override { return *entry(slot).state; }
+  const Tier& tier(Slot slot) const override { return entry(slot).tier; }
+  std::size_t weight_bytes(const Tier& tier) override { return find(tier.capacity).weight_bytes(); }
+
+  StateSnapshot snapshot(Slot slot) const override {
+    const auto& from = entry(slot);
+    return {.capacity = from.tier.capacity,
+            .position = from.state->position(),
+            .rows = format_of<T>(),
+            .parts = from.state->download()};
+  }
+
+  Slot restore(const Tier& tier, const StateSnapshot& snapshot, SlotOptions options) override {
+    auto& model = find(tier.capacity);
+    std::vector<std::size_t> sizes;
+    for (const auto& part : snapshot.parts) sizes.push_back(part.size());
+    if (snapshot.capacity != tier.capacity || snapshot.position < 0 || snapshot.rows != format_of<T>() ||
+        sizes != SlotState::snapshot_sizes(model.parts(), snapshot.position)) {
+      fail(ErrorKind::BadFile, "the state is not of this model at {} in {}", sizes_of(model_.config(), tier.capacity),
+           traits(format_of<T>()).name);
+    }
+    const auto slot = add(tier, model, options.rewind);
+    entry(slot).state->upload(snapshot.parts, snapshot.position);
+    return slot;
+  }
+
+  void run(std::span<const Chunk> chunks, Outputs& outputs) override {
+    check(chunks);
+    place_outputs(chunks, outputs);
+    std::vector<std::vector<Piece>> pieces;
+    for (std::size_t i = 0; i < chunks.size(); ++i) pieces.push_back(cut(chunks[i], i));
+    // Tier by tier, the next pieces of all its chunks in one pass.
+    std::vector<TierModel<T>*> models;
+    for (const auto& chunk : chunks) {
+      auto* model = entry(chunk.slot).model;
+      if (std::ranges::find(models, model) == models.end()) models.push_back(model);
+    }
+    for (auto* model : models) {
+      std::vector<std::size_t> next(chunks.size());
+      for (;;) {
+        std::vector<Piece> pass;
+        Index rows = 0;
+        for (std::size_t i = 0; i < chunks.size(); ++i) {
+          if (entry(chunks[i].slot).model != model || next[i] == pieces[i].size()) continue;
+          const auto& piece = pieces[i][next[i]];
+          if (rows > 0 && rows + piece.length > std::max(kPassRows, options_.piece)) continue;
+          rows += piece.length;
+          pass.push_back(piece);
+          ++next[i];
+        }
+        if (pass.empty()) break;
+        run_pass(*model, chunks, pass, outputs);
+      }
+    }
+    for (std::size_t i = 0; i < chunks.size(); ++i) {
+      if (auto* sampler = chunks[i].sampler) {
+        auto& drawn = outputs.entries[i].token;
+        drawn = sampler->draw({outputs.entries[i].logits.data, static_cast<std::size_t>(model_.config().vocab_size)});
+        sampler->see(drawn);
+      }
+    }
+  }
+
+ private:
+  struct Entry {
+    Tier tier;
+    TierModel<T>* model;
+    std::unique_ptr<SlotState> state;
+  };
+
+  Entry& entry(Slot slot) const {
+    const auto found = slots_.find(slot.id);
+    if (found == slots_.end()) fail(ErrorKind::Internal, "slot {} is not open", slot.id);
+    return found->second;
+  }
+
+  TierModel<T>& find(Capacity capacity) {
+    auto& model = tiers_[{capacity.channels, capacity.ffn}];
+    if (!model) model = std::make_unique<TierModel<T>>(model_, capacity, stream_);
+    return *model;
+  }
+
+  Slot add(const Tier& tier, TierModel<T>& model, Index rewind) {
+    if (rewind < 0 || rewind > kSpareRows)
+      fail(ErrorKind::Usage, "a slot can keep 0 to {} tokens for rolling back, not {}", kSpareRows, rewind);
+    std::unique_ptr<SlotState> state;
+    if (auto& pool = pools_[{&model, rewind}]; !pool.empty()) {
+      state = std::move(pool.back());
+      pool.pop_back();
+      state->clear();
+    } else {
+      state = std::make_unique<SlotState>(model.parts(), model.fixed_offsets(), model.fixed_bytes(), rewind, stream_);
+    }
+    slots_.emplace(++last_id_, Entry{tier, &model, std::move(state)});
+    return {last_id_};
+  }
+
+  void check(std::span<const Chunk> chunks) const {
+    for (std::size_t i = 0; i < chunks.size(); ++i) {
+      const auto& chunk = chunks[i];
+      entry(chunk.slot);
+      ESSH_ASSERT(!chunk.tokens.empty());
+      ESSH_ASSERT(chunk.wanted != Wanted::Scores || chunk.targets.size() == chunk.tokens.size());
+      ESSH_ASSERT(chunk.sampler == nullptr || chunk.wanted == Wanted::Last);
+      for (std::size_t j = 0; j < i; ++j) ESSH_ASSERT(!(chunks[j].slot == chunk.slot));
+      model_.check_tokens(chunk.tokens, "tokens");
+    }
+  }
+
+  void place_outputs(std::span<const Chunk> chunks, Outputs& outputs) const {
+    const Index vocabulary = model_.config().vocab_size;
+    std::size_t size = 0;
+    const auto width = [&](const Chunk& chunk) { return chunk.wanted == Wanted::Scores ? 1 : vocabulary; };
+    for (const auto& chunk : chunks) size += static_cast<std::size_t>(wanted_rows(chunk) * width(chunk));
+    outputs.entries.assign(chunks.size(), {});
+    if (outputs.storage.size() < size) outputs.storage.resize(size);
+    const float* at = outputs.storage.data();
+    for (std::size_t i = 0; i < chunks.size(); ++i) {
+      const Index rows = wanted_rows(chunks[i]);
+      if (chunks[i].wanted == Wanted::Scores)
+        outputs.entries[i].losses = {at, static_cast<std::size_t>(rows)};
+      else if (rows > 0)
+        outputs.entries[i].logits = dense(at, rows, vocabulary);
+      at += rows * width(chunks[i]);
+    }
+  }
+
+  // Pieces follow from the chunk and its slot alone. What can be taken back ends with a piece of just that.
+  std::vector<Piece> cut(const Chunk& chunk, std::size_t index) const {
+    const Index length = std::ssize(chunk.tokens), spare = entry(chunk.slot).state->rewindable();
+    const Index body = spare > 0 && length > spare ? length - spare : length;
+    std::vector<Piece> pieces;
+    for (Index begin = 0; begin < length;) {
+      const Index end = begin < body ? std::min(body, begin + options_.piece) : length;
+      pieces.push_back({index, begin, end - begin, end == length});
+      begin = end;
+    }
+    return pieces;
+  }
+
+  void run_pass(TierModel<T>& model, std::span<const Chunk> chunks, std::vector<Piece>& pieces, Outputs& outputs) {
+    std::ranges::stable_sort(pieces, {}, &Piece::length);
+    const auto count = static_cast<Index>(pieces.size());
+    std::vector<Segment> segments;
+    std::vector<Asked> asked;
+    Index rows = 0, longest = 0;
+    bool dropped = false;
+    for (Index b = 0; b < count; ++b) {
+      const auto& piece = pieces[static_cast<std::size_t>(b)];
+      const auto& chunk = chunks[piece.chunk];
+      if (segments.empty() || segments.back().length != piece.length) segments.push_back({rows, b, 0, piece.length});
+      ++segments.back().sequences;
+      auto& state = *entry(chunk.slot).state;
+      state.reserve(piece.length);
+      longest = std::max(longest, state.position() + piece.length);
+      dropped = dropped || chunk.wanted == Wanted::Dropped;
+      add_asked(chunk, piece, rows, outputs.entries[piece.chunk], outputs, asked);
+      rows += piece.length;
+    }
+    longest = bound(model, longest);
+
+    // Pointers, positions and tokens, in one piece of memory.
+    const auto parts = model.parts().size();
+    const std::size_t pointers = parts * static_cast<std::size_t>(count) * sizeof(std::byte*), fixed = 2 * pointers,
+                      numbers = fixed + static_cast<std::size_t>(count) * sizeof(Index);
+    inputs_.resize(numbers + static_cast<std::size_t>(rows) * sizeof(std::int32_t));
+    auto* entering = reinterpret_cast<std::byte**>(inputs_.data());
+    auto* leaving = reinterpret_cast<std::byte**>(inputs_.data() + pointers);
+    auto* positions = reinterpret_cast<Index*>(inputs_.data() + fixed);
+    auto* tokens = reinterpret_cast<std::int32_t*>(inputs_.data() + numbers);
+    for (Index b = 0; b < count; ++b) {
+      const auto& piece = pieces[static_cast<std::size_t>(b)];
+      const auto& state = *entry(chunks[piece.chunk].slot).state;
+      for (std::size_t part = 0; part < parts; ++part) {
+        entering[static_cast<Index>(part) * count + b] = state.entering(part);
+        leaving[static_cast<Index>(part) * count + b] = state.leaving(part);
+      }
+      positions[b] = state.position();
+      tokens = std::copy_n(chunks[piece.chunk].tokens.begin() + piece.begin, piece.length, tokens);
+    }
+    const auto sequences_at = [&](const std::byte* device) {
+      return SequenceBatch{
+          .segments = segments,
+          .count = count,
+          .positions = {positions, reinterpret_cast<const Index*>(device + fixed)},
+          .entering = {entering, reinterpret_cast<std::byte* const*>(device)},
+          .leaving = {leaving, reinterpret_cast<std::byte* const*>(device + pointers)},
+          .longest = longest,
+      };
+    };
+    const auto tokens_at = [&](const std::byte* device) {
+      return Vector<const std::int32_t>{reinterpret_cast<const std::int32_t*>(device + numbers), rows};
+    };
+    const Pass pass{.stream = stream_,
+                    .arena = arena_,
+                    .capacity = full_capacity(model.model().config()),
+                    .bits = options_.deterministic ? RowBits::Alone : RowBits::Free};
+
+    const bool steps = rows == count && std::ssize(asked) > 0 && std::ranges::all_of(pieces, [&](const Piece& p) {
+                         return chunks[p.chunk].wanted == Wanted::Last;
+                       });
+    if (steps) {
+      auto& step = step_of(model, count, longest);
+      const auto* device = upload_step(step, fixed);
+      step.recording.run(stream_, [&] {
+        arena_.release();
+        const auto hidden = model.model().extend(pass, model.weights(), tokens_at(device), sequences_at(device));
+        model.model().head(pass, model.weights(), hidden, dense(step.logits.data(), count, model_.config().vocab_size));
+      });
+      for (const auto& one : asked) fetch(dense(step.logits.data(), count, model_.config().vocab_size), one.row, one);
+    } else {
+      arena_.release();
+      const std::byte* device = inputs_.data();
+      if (stream_.device() != Device::Cpu) {
+        const auto copy = arena_.vector<std::byte>(std::ssize(inputs_));
+        upload(stream_, inputs_, copy);
+        device = copy.data;
+      }
+      const auto hidden = model.model().extend(pass, model.weights(), tokens_at(device), sequences_at(device));
+      if (dropped) drop_logits(model, pass, hidden);
+      answer(model, pass, hidden, asked);
+    }
+    for (const auto& piece : pieces) {
+      const auto& chunk = chunks[piece.chunk];
+      entry(chunk.slot)
+          .state->advance(
+              chunk.tokens.subspan(static_cast<std::size_t>(piece.begin), static_cast<std::size_t>(piece.length)));
+    }
+  }
+
+  // The rows of a piece, from `first_row` of the pass on, whose logits its chunk wants.
+  void add_asked(const Chunk& chunk, const Piece& piece, Index first_row, Outputs::Entry& entry, Outputs& outputs,
+                 std::vector<Asked>& asked) const {
+    const Index vocabulary = model_.config().vocab_size;
+    const auto add = [&](Index position, Index count, Index output_row) {
+      const float* to = chunk.wanted == Wanted::Scores ? entry.losses.data() + output_row
+                                                       : entry.logits.data + output_row * vocabulary;
+      ask(asked, {first_row + position - piece.begin, count, &chunk, position, &entry,
+                  outputs.storage.data() + (to - outputs.storage.data())});
+    };
+    switch (chunk.wanted) {
+      case Wanted::Last:
+        if (piece.last) add(piece.begin + piece.length - 1, 1, 0);
+        break;
+      case Wanted::All:
+      case Wanted::Scores:
+        add(piece.begin, piece.length, piece.begin);
+        break;
+      case Wanted::Rows:
+        for (std::size_t i = 0; i < chunk.rows.size(); ++i) {
+          if (chunk.rows[i] >= piece.begin && chunk.rows[i] < piece.begin + piece.length)
+            add(chunk.rows[i], 1, static_cast<Index>(i));
+        }
+        break;
+      default:
+        break;
+    }
+  }
+
+  // A bound on positions that many passes share, for recorded launches.
+  static Index bound(const TierModel<T>& model, Index longest) {
+    Index window = 1;
+    for (const auto& part : model.parts()) {
+      if (part.kind != StatePart::Kind::Rows) continue;
+      if (part.window == 0)
+        return static_cast<Index>(std::bit_ceil(static_cast<std::uint64_t>(std::max<Index>(longest, 256))));
+      window = std::max(window, part.window);
+    }
+    return window;
+  }
+
+  typename TierModel<T>::Step& step_of(TierModel<T>& model, Index count, Index longest) {
+    auto& steps = model.steps();
+    const auto found = steps.find({count, longest});
+    if (found != steps.end()) return found->second;
+    if (steps.size() >= kMostSteps) {
+      stream_.wait();
+      steps.clear();
+    }
+    auto& step = steps[{count, longest}];
+    step.inputs = Array<std::byte>(stream_.device(), std::ssize(inputs_), "tokens and positions");
+    step.logits = Array<float>(stream_.device(), count * model_.config().vocab_size, "logits");
+    return step;
+  }
+
+  // Where the inputs lie for the kernels. Pointers are sent only when they changed.
+  const std::byte* upload_step(typename TierModel<T>::Step& step, std::size_t pointers) {
+    const bool same =
+        step.uploaded.size() == inputs_.size() && std::memcmp(step.uploaded.data(), inputs_.data(), pointers) == 0;
+    const std::size_t begin = same ? pointers : 0;
+    stream_.copy(step.inputs.data() + begin, inputs_.data() + begin, inputs_.size() - begin);
+    if (!same) step.uploaded = inputs_;
+    return step.inputs.data();
+  }
+
+  void fetch(Matrix<const float> logits, Index row, const Asked& one) {
+    stream_.copy(one.to, logits.row(row), static_cast<std::size_t>(one.count * logits.cols) * sizeof(float));
+  }
+
+  // The head over the rows asked for, a bounded number at a time.
+  void answer(TierModel<T>& model, const Pass& pass, Matrix<const T> hidden, const std::vector<Asked>& asked) {
+    const Index vocabulary = model_.config().vocab_size;
+    const Index most = std::max<Index>(16, logit_elements(stream_.device()) / vocabulary);
+    for (std::size_t i = 0; i < asked.size();) {
+      // A block of rows: a stretch of one entry, or several short ones gathered.
+      const auto mark = arena_.mark();
+      if (asked[i].count >= most || i + 1 == asked.size()) {
+        for (Index first = 0; first < asked[i].count; first += most) {
+          auto part = asked[i];
+          part.row += first;
+          part.position += first;
+          part.count = std::min(most, part.count - first);
+          part.to += first * (part.scores() ? 1 : vocabulary);
+          answer_block(model, pass, hidden.middle(part.row, part.count), {&part, 1});
+        }
+        ++i;
+      } else {
+        std::size_t end = i;
+        Index rows = 0;
+        while (end < asked.size() && rows + asked[end].count <= most) rows += asked[end++].count;
+        const auto gathered = arena_.matrix<T>(rows, hidden.cols);
+        Index row = 0;
+        for (std::size_t k = i; k < end; ++k) {
+          launch(stream_, Copy<T>{.from = hidden.middle(asked[k].row, asked[k].count),
+                                  .to = gathered.middle(row, asked[k].count)});
+          row += asked[k].count;
+        }
+        answer_block(model, pass, gathered, std::span(asked).subspan(i, end - i));
+        i = end;
+      }
+      arena_.release(mark);
+    }
+  }
+
+  void answer_block(TierModel<T>& model, const Pass& pass, Matrix<const T> hidden, std::span<const Asked> asked) {
+    const auto mark = arena_.mark();
+    const auto logits = arena_.matrix<float>(hidden.rows, model_.config().vocab_size);
+    model.model().head(pass, model.weights(), hidden, logits);
+    Index row = 0;
+    for (const auto& one : asked) {
+      if (one.scores())
+        score(logits.middle(row, one.count), one);
+      else
+        fetch(logits, row, one);
+      row += one.count;
+    }
+    arena_.release(mark);
+  }
+
+  void score(Matrix<const float> logits, const Asked& one) {
+    static_assert(kUnscored == kIgnoredTarget);
+    const auto targets = arena_.vector<std::int32_t>(one.count);
+    const auto loss = arena_.vector<float>(one.count);
+    upload(stream_,
+           one.chunk->targets.subspan(static_cast<std::size_t>(one.position), static_cast<std::size_t>(one.count)),
+           targets);
+    launch(stream_, CrossEntropy<float>{.logits = logits, .targets = targets, .loss = loss, .d_logits = {}});
+    download(stream_, loss, {one.to, static_cast<std::size_t>(one.count)});
+  }
+
+  void drop_logits(TierModel<T>& model, const Pass& pass, Matrix<const T> hidden) {
+    constexpr Index kRows = 2048;
+    const auto mark = arena_.mark();
+    const auto logits = arena_.matrix<T>(std::min(kRows, hidden.rows), model_.config().vocab_size);
+    for (Index row = 0; row < hidden.rows; row += kRows) {
+      const Index count = std::min(kRows, hidden.rows - row);
+      model.model().head(pass, model.weights(), hidden.middle(row, count), logits.top(count));
+    }
+    arena_.release(mark);
+  }
+
+  std::map<std::pair<Index, Index>, std::unique_ptr<TierModel<T>>> tiers_;
+  mutable std::map<std::int64_t, Entry> slots_;
+  std::map<std::pair<const TierModel<T>*, Index>, std::vector<std::unique_ptr<SlotState>>> pools_;
+  std::int64_t last_id_ = 0;
+  std::vector<std::byte> inputs_;
+};
+
+Engine::Engine(StoredModel model, Stream& stream, EngineOptions options) {
+  const auto lock = stream.acquire();
+  if (precision_on(stream.device(), options.precision) == Precision::BFloat16)
+    impl_ = std::make_unique<Typed<BFloat16>>(std::move(model), stream, options);
+  else
+    impl_ = std::make_unique<Typed<float>>(std::move(model), stream, options);
+}
+Engine::~Engine() = default;
+Engine::Engine(Engine&&) noexcept = default;
+
+const StoredModel& Engine::model() const {
+  return impl_->model();
+}
+Stream& Engine::stream() const {
+  return impl_->stream();
+}
+Slot Engine::open(const Tier& tier, SlotOptions options) {
+  const auto lock = stream().acquire();
+  return impl_->open(tier, options);
+}
+Slot Engine::fork(Slot slot) {
+  const auto lock = stream().acquire();
+  return impl_->fork(slot);
+}
+void Engine::close(Slot slot) {
+  const auto lock = stream().acquire();
+  impl_->close(slot);
+}
+void Engine::reset(Slot slot) {
+  const auto lock = stream().acquire();
+  impl_->state(slot).clear();
+}
+void Engine::rewind(Slot slot, Index tokens) {
+  const auto lock = stream().acquire();
+  impl_->rewind(slot, tokens);
+}
+Index Engine::position(Slot slot) const {
+  const auto lock = stream().acquire();
+  return impl_->state(slot).position();
+}
+const Tier& Engine::tier(Slot slot) const {
+  const auto lock = stream().acquire();
+  return impl_->tier(slot);
+}
+void Engine::run(std::span<const Chunk> chunks, Outputs& outputs) {
+  const auto lock = stream().acquire();
+  impl_->run(chunks, outputs);
+}
+StateSnapshot Engine::snapshot(Slot slot) const {
+  const auto lock = stream().acquire();
+  return impl_->snapshot(slot);
+}
+Slot Engine::restore(const Tier& tier, const StateSnapshot& snapshot, SlotOptions options) {
+  const auto lock = stream().acquire();
+  return impl_->restore(tier, snapshot, options);
+}
+std::size_t Engine::state_bytes(Slot slot) const {
+  const auto lock = stream().acquire();
+  return impl_->state(slot).bytes();
+}
+std::size_t Engine::weight_bytes(const Tier& tier) {
+  const auto lock = stream().acquire();
+  return impl_->weight_bytes(tier);
+}
+Precision Engine::precision() const {
+  return impl_->precision();
+}
+
+}  // namespace essh

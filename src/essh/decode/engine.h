@@ -1,0 +1,125 @@
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "essh/decode/sampler.h"
+#include "essh/device/stream.h"
+#include "essh/model/capacity.h"
+#include "essh/model/precision.h"
+#include "essh/store/stored_model.h"
+
+namespace essh {
+
+struct EngineOptions {
+  Precision precision = Precision::Auto;
+  // A slot computes the same bits alone and among others, on a GPU too, where that costs speed. On the CPU it always
+  // does.
+  bool deterministic = false;
+  Index piece = 0;  // most tokens of a slot in one pass; 0: chosen for the device
+};
+
+// A sequence in an engine.
+struct Slot {
+  std::int64_t id = -1;
+  bool operator==(const Slot&) const = default;
+};
+
+struct SlotOptions {
+  Index rewind = 0;  // by how many tokens it can be rolled back, up to kSpareRows; each costs a copy of fixed parts
+};
+
+// Which logits a chunk wants. Scores: of all positions against given targets, as losses. Dropped: of all positions,
+// computed and thrown away, for measurements.
+enum class Wanted { Nothing, Last, All, Rows, Scores, Dropped };
+
+// More tokens of a slot.
+struct Chunk {
+  Slot slot;
+  std::span<const std::int32_t> tokens = {};  // at least one
+  Wanted wanted = Wanted::Last;
+  std::span<const Index> rows = {};            // Rows: positions within the chunk, rising
+  std::span<const std::int32_t> targets = {};  // Scores: for each token the one to predict; kUnscored for none
+  Sampler* sampler = nullptr;                  // Last: draws the next token and sees it
+};
+inline constexpr std::int32_t kUnscored = -1;
+
+// What a pass found for each chunk, in their order. Reuse it from pass to pass to save its memory.
+struct Outputs {
+  struct Entry {
+    Matrix<const float> logits;     // the rows wanted x vocabulary
+    std::span<const float> losses;  // Scores: -log p of each target, 0 where there is none
+    std::int32_t token = -1;        // drawn by the sampler
+  };
+  std::vector<Entry> entries;
+  std::vector<float> storage;
+};
+
+// A slot's state in host memory: fixed parts whole, caches only as far as they are filled. Belongs to a model, capacity
+// and precision; another engine of the same can restore it.
+struct StateSnapshot {
+  Capacity capacity;
+  Index position = 0;
+  Format rows = Format::F32;                       // of caches
+  std::vector<std::vector<std::byte>> parts = {};  // in the order of model_state()
+
+  std::size_t bytes() const;
+};
+
+// A model at work for many sequences, each a slot with its tier, position and state. Weights are packed once per tier;
+// one pass takes any mix of prompts and single tokens of any slots. Calls may come from any thread, one at a time.
+//
+// Bits: what a slot computes depends on its tokens and how they were cut into chunks; with `deterministic`, and on the
+// CPU always, on nothing else: not on other slots, threads, or the place in a ring. Cutting a text otherwise changes
+// rounding only.
+class Engine {
+ public:
+  // The stream outlives the engine.
+  Engine(StoredModel model, Stream& stream, EngineOptions options = {});
+  ~Engine();
+  Engine(Engine&&) noexcept;
+
+  const StoredModel& model() const;
+  const ModelConfig& config() const { return model().config(); }
+  Stream& stream() const;
+
+  Slot open(const Tier& tier, SlotOptions options = {});
+  // A second slot that goes on from the same state.
+  Slot fork(Slot slot);
+  void close(Slot slot);
+  // The state before its first token.
+  void reset(Slot slot);
+  // Takes back the last tokens, as many as the slot was opened for at most. The state is the one of feeding the rest,
+  // chunk by chunk as it was fed.
+  void rewind(Slot slot, Index tokens);
+  Index position(Slot slot) const;
+  const Tier& tier(Slot slot) const;
+
+  // Advances each slot of `chunks`, all different, and returns what they want. After an error, reset or close the slots
+  // of these chunks.
+  void run(std::span<const Chunk> chunks, Outputs& outputs);
+  Outputs run(std::span<const Chunk> chunks) {
+    Outputs outputs;
+    run(chunks, outputs);
+    return outputs;
+  }
+
+  StateSnapshot snapshot(Slot slot) const;
+  // Refuses a snapshot of other sizes.
+  Slot restore(const Tier& tier, const StateSnapshot& snapshot, SlotOptions options = {});
+
+  // Bytes of the state of a slot where it lies, and of a tier's weights as they are used.
+  std::size_t state_bytes(Slot slot) const;
+  std::size_t weight_bytes(const Tier& tier);
+  // What it computes in.
+  Precision precision() const;
+
+ private:
+  class Impl;
+  template <class T>
+  class Typed;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace essh

@@ -1,0 +1,179 @@
+#include "essh/decode/slot_state.h"
+
+#include <algorithm>
+#include <bit>
+
+#include "essh/kernels/clear.h"
+
+namespace essh {
+namespace {
+
+constexpr Index kAlignment = 256;
+constexpr Index kFewestRows = 256;
+
+}  // namespace
+
+SlotState::SlotState(const std::vector<StatePart>& parts, const std::vector<Index>& fixed_offsets, Index fixed_bytes,
+                     Index rewind, Stream& stream)
+    : parts_(parts),
+      fixed_offsets_(fixed_offsets),
+      fixed_bytes_(fixed_bytes),
+      rewind_(rewind),
+      stream_(stream),
+      fixed_(stream.device(), fixed_bytes * copies(), "states of sequences") {
+  take_rows(0);
+  clear();
+}
+
+void SlotState::take_rows(Index capacity) {
+  capacity_ = capacity;
+  row_offsets_.clear();
+  Index size = 0;
+  for (const auto& part : parts_) {
+    row_offsets_.push_back(size);
+    if (part.kind == StatePart::Kind::Rows)
+      size += (row_bytes(part) * cache_rows(part) + kAlignment - 1) / kAlignment * kAlignment;
+  }
+  rows_ = Array<std::byte>(stream_.device(), size, "caches of sequences");
+}
+
+void SlotState::copy_rows(const SlotState& from) {
+  for (std::size_t i = 0; i < parts_.size(); ++i) {
+    if (parts_[i].kind == StatePart::Kind::Rows)
+      stream_.copy(place(i, 0), from.place(i, 0),
+                   static_cast<std::size_t>(row_bytes(parts_[i]) * from.filled_rows(parts_[i])));
+  }
+}
+
+std::byte* SlotState::place(std::size_t part, Index copy) const {
+  if (parts_[part].kind == StatePart::Kind::Rows) return rows_.data() + row_offsets_[part];
+  return fixed_.data() + copy * fixed_bytes_ + fixed_offsets_[part];
+}
+
+void SlotState::reserve(Index tokens) {
+  const bool grows = std::ranges::any_of(
+      parts_, [](const StatePart& part) { return part.kind == StatePart::Kind::Rows && part.window == 0; });
+  const Index wanted = position_ + tokens;
+  if (!grows || wanted <= capacity_) return;
+  const Index room = static_cast<Index>(std::bit_ceil(static_cast<std::uint64_t>(std::max(wanted, kFewestRows))));
+  if (position_ == 0) return take_rows(room);
+  SlotState larger(parts_, fixed_offsets_, 0, rewind_, stream_);
+  larger.take_rows(room);
+  larger.copy_rows(*this);
+  stream_.wait();  // the old cache may still be read
+  std::swap(rows_, larger.rows_);
+  std::swap(row_offsets_, larger.row_offsets_);
+  capacity_ = room;
+}
+
+void SlotState::advance(std::span<const std::int32_t> tokens) {
+  copy_ = next_copy();
+  position_ += std::ssize(tokens);
+  if (rewind_ == 0) return;
+  history_.push_back({position_, copy_});
+  recent_.insert(recent_.end(), tokens.begin(), tokens.end());
+  const Index oldest = history_.front().position;
+  while (std::ssize(history_) > copies() || history_.front().position < position_ - rewind_) history_.pop_front();
+  recent_.erase(recent_.begin(), recent_.begin() + (history_.front().position - oldest));
+}
+
+void SlotState::clear() {
+  copy_ = position_ = 0;
+  history_ = {{0, 0}};
+  recent_.clear();
+  if (fixed_bytes_ > 0)
+    essh::clear(stream_, Vector<float>{reinterpret_cast<float*>(fixed_.data()), fixed_bytes_ / Index{sizeof(float)}});
+}
+
+std::vector<std::int32_t> SlotState::rewind_to(Index position) {
+  if (position == 0) {
+    clear();
+    return {};
+  }
+  if (position == position_) return {};
+  while (!history_.empty() && history_.back().position > position) history_.pop_back();
+  ESSH_ASSERT(!history_.empty());
+  const auto kept = history_.back();
+  const auto from = recent_.begin() + (kept.position - history_.front().position);
+  std::vector<std::int32_t> again(from, from + (position - kept.position));
+  recent_.erase(from, recent_.end());
+  position_ = kept.position;
+  copy_ = kept.copy;
+  return again;
+}
+
+bool SlotState::can_rewind_to(Index position) const {
+  return position == 0 || position == position_ || (position < position_ && history_.front().position <= position);
+}
+
+void SlotState::copy_from(const SlotState& other) {
+  take_rows(other.capacity_);
+  position_ = other.position_;
+  copy_ = other.copy_;
+  history_ = other.history_;
+  recent_ = other.recent_;
+  stream_.copy(fixed_.data(), other.fixed_.data(), fixed_.bytes());
+  copy_rows(other);
+}
+
+Index SlotState::kept_rows(const StatePart& part, Index position) {
+  return part.window > 0 ? std::min(position, part.window) : position;
+}
+
+template <class Body>
+void SlotState::each_run(const StatePart& part, Index begin, Index end, const Body& body) const {
+  const Index rows = cache_rows(part);
+  for (Index p = begin; p < end;) {
+    const Index row = part.window > 0 ? p % rows : p, run = std::min(end - p, rows - row);
+    body(row, p - begin, run);
+    p += run;
+  }
+}
+
+std::vector<std::vector<std::byte>> SlotState::download() const {
+  std::vector<std::vector<std::byte>> parts;
+  for (std::size_t i = 0; i < parts_.size(); ++i) {
+    const auto& part = parts_[i];
+    const Index bytes = row_bytes(part);
+    if (part.kind == StatePart::Kind::Fixed) {
+      auto& out = parts.emplace_back(static_cast<std::size_t>(bytes));
+      stream_.copy(out.data(), entering(i), out.size());
+      continue;
+    }
+    const Index rows = kept_rows(part, position_);
+    auto& out = parts.emplace_back(static_cast<std::size_t>(bytes * rows));
+    each_run(part, position_ - rows, position_, [&](Index row, Index at, Index run) {
+      stream_.copy(out.data() + at * bytes, place(i, 0) + row * bytes, static_cast<std::size_t>(run * bytes));
+    });
+  }
+  return parts;
+}
+
+void SlotState::upload(const std::vector<std::vector<std::byte>>& parts, Index position) {
+  clear();
+  reserve(position);
+  for (std::size_t i = 0; i < parts_.size(); ++i) {
+    const auto& part = parts_[i];
+    const Index bytes = row_bytes(part);
+    if (part.kind == StatePart::Kind::Fixed) {
+      stream_.copy(place(i, 0), parts[i].data(), parts[i].size());
+      continue;
+    }
+    each_run(part, position - kept_rows(part, position), position, [&](Index row, Index at, Index run) {
+      stream_.copy(place(i, 0) + row * bytes, parts[i].data() + at * bytes, static_cast<std::size_t>(run * bytes));
+    });
+  }
+  position_ = position;
+  history_ = {{position, 0}};
+}
+
+std::vector<std::size_t> SlotState::snapshot_sizes(const std::vector<StatePart>& parts, Index position) {
+  std::vector<std::size_t> sizes;
+  for (const auto& part : parts) {
+    const Index rows = part.kind == StatePart::Kind::Fixed ? 1 : kept_rows(part, position);
+    sizes.push_back(static_cast<std::size_t>(stored_bytes(part.format, part.columns) * rows));
+  }
+  return sizes;
+}
+
+}  // namespace essh

@@ -1,0 +1,51 @@
+#pragma once
+#include <map>
+#include <vector>
+
+#include "essh/model/model.h"
+#include "essh/model/slice.h"
+#include "essh/store/stored_model.h"
+
+namespace essh {
+
+// One tier of a model as an engine runs it: the slice as a model of its own, with its weights where the stream
+// computes. On the CPU these are the stored weights in place; on a GPU they are packed once, in T.
+template <class T>
+class TierModel {
+ public:
+  TierModel(const StoredModel& stored, Capacity capacity, Stream& stream);
+  TierModel(const TierModel&) = delete;
+  TierModel& operator=(const TierModel&) = delete;
+
+  const Model<T>& model() const { return model_; }
+  const Weights& weights() const { return weights_; }
+  Capacity capacity() const { return capacity_; }
+  // Parts of a sequence's state, and how they lie: fixed parts one behind the other.
+  const std::vector<StatePart>& parts() const { return parts_; }
+  const std::vector<Index>& fixed_offsets() const { return offsets_; }
+  Index fixed_bytes() const { return fixed_bytes_; }
+  std::size_t weight_bytes() const;
+
+  // A step of a number of sequences, recorded: always the same operands in the same places.
+  struct Step {
+    Array<std::byte> inputs;
+    Array<float> logits;
+    std::vector<std::byte> uploaded;
+    Recording recording;
+  };
+  // By sequences and SequenceBatch::longest.
+  std::map<std::pair<Index, Index>, Step>& steps() { return steps_; }
+
+ private:
+  Capacity capacity_;
+  Model<T> model_;
+  Array<T> matrices_;
+  Array<float> tables_;
+  Weights weights_;
+  std::vector<StatePart> parts_;
+  std::vector<Index> offsets_;
+  Index fixed_bytes_ = 0;
+  std::map<std::pair<Index, Index>, Step> steps_;
+};
+
+}  // namespace essh

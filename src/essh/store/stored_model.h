@@ -1,0 +1,40 @@
+#pragma once
+#include <memory>
+#include <string>
+
+#include "essh/store/model_folder.h"
+
+namespace essh {
+
+// A model whose weights stay as they are stored, ready to be sliced and packed for a device: a folder mapped into
+// memory, or parameters held in float32. Copies share the weights; never changes.
+class StoredModel {
+ public:
+  // Maps the folder. Only what cannot be used in place is converted: tables that are not float32, float64, tensors
+  // without alignment. Values that are not finite are refused unless accepted.
+  static StoredModel open(const std::filesystem::path& folder, NonFinite policy = NonFinite::Refuse);
+  explicit StoredModel(LoadedModel model, std::string hash = "");
+
+  // One capacity alone, copied in its stored format: what its export would be; the same hash.
+  StoredModel cut(Capacity capacity) const;
+
+  const ModelConfig& config() const;
+  // In host memory.
+  const Weights& weights() const;
+  // model_hash of the folder, computed when first asked for.
+  const std::string& hash() const;
+  // Tokens from outside: an id outside the vocabulary is an error that names its place.
+  void check_tokens(std::span<const std::int32_t> tokens, std::string_view place) const;
+
+ private:
+  struct Content;
+  explicit StoredModel(std::shared_ptr<Content> content) : content_(std::move(content)) {}
+
+  std::shared_ptr<Content> content_;
+};
+
+// values = the elements of a weight in host memory, row after row.
+template <class T>
+void read_weight(const Weight& weight, std::span<T> values);
+
+}  // namespace essh

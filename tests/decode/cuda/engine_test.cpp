@@ -1,0 +1,92 @@
+#include "tests/decode/engine_checks.h"
+
+namespace essh {
+namespace {
+
+struct EngineCuda : ::testing::TestWithParam<Precision> {
+  void SetUp() override {
+    if (cuda::device_count() == 0) GTEST_SKIP() << "no GPU";
+  }
+};
+
+TEST_P(EngineCuda, SixtyFourSlotsOfTenTiersComputeWhatEachComputesAlone) {
+  Stream stream(std::make_unique<cuda::Stream>());
+  check_slots_among_others(stream, {.precision = GetParam()}, 64, 8);
+}
+
+TEST_P(EngineCuda, ForkRewindAndRestoreChangeNoBit) {
+  Stream stream(std::make_unique<cuda::Stream>());
+  check_fork_rewind_restore(stream, {.precision = GetParam()});
+}
+
+TEST_P(EngineCuda, GivesWhatAChunkWants) {
+  Stream stream(std::make_unique<cuda::Stream>());
+  check_outputs(stream, {.precision = GetParam()});
+}
+
+// Recorded steps, batches and prompts against the CPU.
+TEST_P(EngineCuda, AgreesWithTheCpu) {
+  Stream gpu(std::make_unique<cuda::Stream>());
+  auto cpu = cpu_stream(4);
+  Engine there(engine_family(), gpu, {.precision = GetParam()}), here(engine_family(), cpu);
+  const double tolerance = GetParam() == Precision::BFloat16 ? 6e-2 : 2e-5;
+  const auto tokens = random_tokens(400, 300, 5);
+  std::vector<Chunk> far, near;
+  for (const char* name : {"T1", "T4", "T10"}) {
+    far.push_back({.slot = there.open(find_tier(there.config(), name))});
+    near.push_back({.slot = here.open(find_tier(here.config(), name))});
+  }
+  for (std::size_t begin = 0; begin < tokens.size();) {
+    const std::size_t length = begin == 0 ? 300 : 1;
+    for (auto* chunks : {&far, &near}) {
+      for (auto& chunk : *chunks) chunk.tokens = std::span(tokens).subspan(begin, length);
+    }
+    const auto a = there.run(far), b = here.run(near);
+    for (std::size_t i = 0; i < far.size(); ++i) {
+      double apart = 0, size = 0;
+      for (Index c = 0; c < 300; ++c) {
+        const double x = static_cast<double>(a.entries[i].logits(0, c)),
+                     y = static_cast<double>(b.entries[i].logits(0, c));
+        apart += (x - y) * (x - y);
+        size += y * y;
+      }
+      ASSERT_LE(std::sqrt(apart / size), tolerance) << "chunk " << i << " at " << begin;
+    }
+    begin += length;
+  }
+}
+
+// A tier of the family and its export are one model: the same products of the same shapes. Odd sizes too.
+TEST_P(EngineCuda, ATierComputesTheBitsOfItsExport) {
+  Stream stream(std::make_unique<cuda::Stream>());
+  Engine family(engine_family(), stream, {.precision = GetParam()});
+  auto tiers = tiers_of(family.config());
+  for (const Capacity odd : {Capacity{3, 40}, {7, 36}, {5, 37}}) tiers.push_back(custom_tier(family.config(), odd));
+  for (const auto& tier : tiers) {
+    Engine exported(family.model().cut(tier.capacity), stream, {.precision = GetParam()});
+    for (const std::size_t length : {1u, 63u, 64u, 65u, 2048u}) {
+      const auto tokens = random_tokens(length + 8, 300, 4);
+      std::vector<std::vector<float>> found;
+      for (auto* engine : {&family, &exported}) {
+        const auto slot = engine->open(tier);
+        const Chunk prompt{.slot = slot, .tokens = std::span(tokens).first(length), .wanted = Wanted::All};
+        const auto all = engine->run({&prompt, 1}).entries[0].logits;
+        EXPECT_EQ(all.rows, static_cast<Index>(length));
+        auto& logits = found.emplace_back();
+        for (std::size_t i = length; i < tokens.size(); ++i) {
+          const Chunk step{.slot = slot, .tokens = std::span(tokens).subspan(i, 1)};
+          const auto one = last_logits(engine->run({&step, 1}).entries[0]);
+          logits.insert(logits.end(), one.begin(), one.end());
+        }
+        engine->close(slot);
+      }
+      EXPECT_TRUE(same_bits(found[0], found[1])) << tier.name << ", " << length << " tokens";
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Precisions, EngineCuda, ::testing::Values(Precision::Float32, Precision::BFloat16),
+                         [](const auto& info) { return info.param == Precision::Float32 ? "float32" : "bf16"; });
+
+}  // namespace
+}  // namespace essh

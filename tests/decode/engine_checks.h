@@ -1,0 +1,221 @@
+#pragma once
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <map>
+#include <set>
+
+#include "essh/decode/engine.h"
+#include "essh/model/initialise.h"
+#include "tests/model/small_model.h"
+
+// What an engine promises, for any device.
+namespace essh {
+
+// A family of real proportions with both kinds of attention, window shorter than the tests' texts.
+inline StoredModel engine_family(bool attention = true) {
+  ModelConfig config = preset("tiny");
+  config.vocab_size = 300;
+  config.hidden_size = 128;
+  config.intermediate_size = 320;
+  config.num_hidden_layers = 4;
+  config.attention_layers = {};
+  config.layer_types = {"spectral", "sliding_attention", "spectral", "full_attention"};
+  if (!attention) config.layer_types = {"spectral", "sliding_attention", "spectral", "spectral"};
+  config.sliding_attention = {.num_attention_heads = 2, .head_dim = 64};
+  config.full_attention = {.num_attention_heads = 4, .num_key_value_heads = 2, .head_dim = 32};
+  config.sliding_window = 50;
+  config.elastic = two_rate(config.spectral_channels, 320, deployment_budgets());
+  LoadedModel model{config, Parameters<float>(config)};
+  initialise(model.parameters, config, 3);
+  Rng rng(9);
+  const auto& tensors = model.parameters.layout().tensors();
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    if (tensors[i].role != Role::Matrix && tensors[i].role != Role::Blend) continue;
+    for (auto& x : model.parameters.tensor(i)) x += static_cast<float>(0.05 * rng.normal());
+  }
+  return StoredModel(std::move(model), "family");
+}
+
+inline std::vector<float> last_logits(const Outputs::Entry& entry) {
+  return {entry.logits.data, entry.logits.data + entry.logits.cols};
+}
+
+inline bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
+}
+
+// `count` slots over all tiers join and leave at random, prompts and single tokens in one pass; each computes bit by
+// bit what it computes alone.
+inline void check_slots_among_others(Stream& stream, EngineOptions options, std::size_t count, int rounds) {
+  options.deterministic = true;
+  Engine engine(engine_family(), stream, options);
+  const auto tiers = tiers_of(engine.config());
+  struct Live {
+    Slot slot;
+    Tier tier;
+    std::vector<std::vector<std::int32_t>> chunks;
+    std::vector<std::vector<float>> logits;
+  };
+  std::vector<Live> live, left;
+  Rng rng(17);
+  const auto join = [&] {
+    const auto& tier = tiers[(live.size() + left.size()) % tiers.size()];
+    live.push_back({engine.open(tier), tier, {}, {}});
+  };
+  while (live.size() < count) join();
+  std::set<Index> positions;
+  for (int round = 0; round < rounds; ++round) {
+    std::vector<Chunk> chunks;
+    std::vector<std::size_t> who;
+    for (std::size_t i = 0; i < live.size(); ++i) {
+      // Most take one token, some a prompt, some nothing.
+      const auto kind = rng.below(10);
+      if (kind == 0 && round > 0) continue;
+      const std::size_t length = round == 0 ? 1 + rng.below(90) : kind < 8 ? 1 : 1 + rng.below(70);
+      live[i].chunks.push_back(random_tokens(length, engine.config().vocab_size, rng.next()));
+      who.push_back(i);
+    }
+    for (const auto i : who) chunks.push_back({.slot = live[i].slot, .tokens = live[i].chunks.back()});
+    const auto outputs = engine.run(chunks);
+    for (std::size_t k = 0; k < who.size(); ++k) live[who[k]].logits.push_back(last_logits(outputs.entries[k]));
+    for (const auto& one : live) positions.insert(engine.position(one.slot));
+    // One leaves, another comes.
+    const auto leaver = rng.below(live.size());
+    engine.close(live[leaver].slot);
+    left.push_back(std::move(live[leaver]));
+    live.erase(live.begin() + static_cast<std::ptrdiff_t>(leaver));
+    join();
+  }
+  EXPECT_GT(positions.size(), count / 2) << "positions differ";
+  for (auto& one : live) left.push_back(std::move(one));
+  Engine alone(engine_family(), stream, options);
+  std::size_t compared = 0;
+  for (const auto& one : left) {
+    const auto slot = alone.open(one.tier);
+    for (std::size_t c = 0; c < one.chunks.size(); ++c) {
+      const Chunk chunk{.slot = slot, .tokens = one.chunks[c]};
+      ASSERT_TRUE(same_bits(last_logits(alone.run({&chunk, 1}).entries[0]), one.logits[c]))
+          << one.tier.name << ", chunk " << c << " of " << one.chunks[c].size() << " tokens";
+      ++compared;
+    }
+    alone.close(slot);
+  }
+  EXPECT_GT(compared, count);
+}
+
+// Fork, rolling back 1 to 8 tokens (fed one by one or as a chunk), snapshot and restore change no bit.
+inline void check_fork_rewind_restore(Stream& stream, EngineOptions options) {
+  options.deterministic = true;
+  Engine engine(engine_family(), stream, options);
+  const auto tokens = random_tokens(120, engine.config().vocab_size, 5);
+  const auto tier = find_tier(engine.config(), "T4");
+  const auto feed = [&](Slot slot, std::size_t begin, std::size_t end) {
+    const Chunk chunk{.slot = slot, .tokens = std::span(tokens).subspan(begin, end - begin)};
+    return last_logits(engine.run({&chunk, 1}).entries[0]);
+  };
+  const auto feed_one_by_one = [&](Slot slot, std::size_t begin, std::size_t end) {
+    std::vector<float> logits;
+    for (std::size_t i = begin; i < end; ++i) logits = feed(slot, i, i + 1);
+    return logits;
+  };
+  // The path that is never taken back.
+  const auto plain = engine.open(tier, {.rewind = 8});
+  feed(plain, 0, 100);
+  const auto fork = engine.fork(plain);
+  const auto expected = feed_one_by_one(plain, 100, 110);
+  EXPECT_TRUE(same_bits(feed_one_by_one(fork, 100, 110), expected));
+
+  for (Index back = 1; back <= 8; ++back) {
+    const auto slot = engine.open(tier, {.rewind = 8});
+    feed(slot, 0, 100);
+    // Other tokens, one by one, taken back.
+    for (Index i = 0; i < back; ++i) feed(slot, 3, 4);
+    engine.rewind(slot, back);
+    EXPECT_EQ(engine.position(slot), 100);
+    EXPECT_TRUE(same_bits(feed_one_by_one(slot, 100, 110), expected)) << "steps, back " << back;
+    engine.close(slot);
+
+    // A chunk of which a part is taken back: what feeding only the rest would have given.
+    const auto partly = engine.open(tier, {.rewind = 8}), rest = engine.open(tier, {.rewind = 8});
+    feed(partly, 0, 60);
+    feed(partly, 60, 60 + 8);
+    engine.rewind(partly, back);
+    feed(rest, 0, 60);
+    if (back < 8) feed(rest, 60, 60 + 8 - static_cast<std::size_t>(back));
+    EXPECT_EQ(engine.position(partly), engine.position(rest));
+    EXPECT_TRUE(same_bits(feed_one_by_one(partly, 80, 85), feed_one_by_one(rest, 80, 85))) << "chunk, back " << back;
+    // The end of a long chunk too.
+    engine.reset(partly);
+    feed(partly, 0, 90);
+    engine.rewind(partly, back);
+    EXPECT_EQ(engine.position(partly), 90 - back);
+    engine.close(partly);
+    engine.close(rest);
+  }
+  EXPECT_THROW(engine.rewind(plain, 9), Error);
+  const auto fixed = engine.open(tier);
+  feed(fixed, 0, 10);
+  EXPECT_THROW(engine.rewind(fixed, 1), Error);
+  EXPECT_EQ(engine.position(fixed), 10);
+  EXPECT_THROW(engine.open(tier, {.rewind = 1000}), Error);
+
+  for (const std::size_t length : {1u, 10u, 49u, 50u, 51u, 66u, 67u, 100u}) {
+    const auto first = engine.open(tier);
+    feed(first, 0, length);
+    const auto kept = engine.snapshot(first);
+    const auto second = engine.restore(tier, kept, {.rewind = 3});
+    EXPECT_EQ(engine.position(second), static_cast<Index>(length));
+    EXPECT_TRUE(same_bits(feed_one_by_one(second, 100, 120), feed_one_by_one(first, 100, 120))) << length;
+    EXPECT_EQ(engine.snapshot(second).parts, engine.snapshot(first).parts);
+    EXPECT_THROW(engine.restore(find_tier(engine.config(), "T5"), kept), Error);
+    auto shorter = kept;
+    shorter.parts.back().pop_back();
+    EXPECT_THROW(engine.restore(tier, shorter), Error);
+    engine.close(first);
+    engine.close(second);
+  }
+}
+
+// Logits of chosen rows, scores and dropped logits are those of asking for all.
+inline void check_outputs(Stream& stream, EngineOptions options) {
+  Engine engine(engine_family(), stream, options);
+  const auto tier = find_tier(engine.config(), "T7");
+  const auto tokens = random_tokens(700, engine.config().vocab_size, 8), targets = random_tokens(700, 300, 9);
+  auto some_targets = targets;
+  some_targets[5] = some_targets[600] = kUnscored;
+  const std::vector<Index> rows = {0, 3, 4, 511, 512, 699};
+  const std::vector<Chunk> chunks = {
+      {.slot = engine.open(tier), .tokens = tokens, .wanted = Wanted::All},
+      {.slot = engine.open(tier), .tokens = tokens, .wanted = Wanted::Rows, .rows = rows},
+      {.slot = engine.open(tier), .tokens = tokens, .wanted = Wanted::Scores, .targets = some_targets},
+      {.slot = engine.open(tier), .tokens = tokens, .wanted = Wanted::Last},
+      {.slot = engine.open(tier), .tokens = tokens, .wanted = Wanted::Nothing},
+      {.slot = engine.open(tier), .tokens = tokens, .wanted = Wanted::Dropped}};
+  const auto outputs = engine.run(chunks);
+  const auto& all = outputs.entries[0].logits;
+  ASSERT_EQ(all.rows, 700);
+  const double tolerance = engine.precision() == Precision::BFloat16 ? 3e-2 : 1e-5;
+  const auto near = [&](const float* a, const float* b) {
+    double apart = 0, size = 0;
+    for (Index c = 0; c < all.cols; ++c) {
+      apart += std::pow(static_cast<double>(a[c]) - static_cast<double>(b[c]), 2);
+      size += std::pow(static_cast<double>(b[c]), 2);
+    }
+    return std::sqrt(apart / size) <= tolerance;
+  };
+  for (std::size_t i = 0; i < rows.size(); ++i)
+    EXPECT_TRUE(near(outputs.entries[1].logits.row(static_cast<Index>(i)), all.row(rows[i]))) << rows[i];
+  EXPECT_TRUE(near(outputs.entries[3].logits.row(0), all.row(699)));
+  EXPECT_EQ(outputs.entries[4].logits.rows + outputs.entries[5].logits.rows, 0);
+  ASSERT_EQ(outputs.entries[2].losses.size(), 700u);
+  for (Index r = 0; r < 700; ++r) {
+    double sum = 0;
+    for (Index c = 0; c < all.cols; ++c) sum += std::exp(static_cast<double>(all(r, c)));
+    const auto target = some_targets[static_cast<std::size_t>(r)];
+    const double expected = target == kUnscored ? 0 : std::log(sum) - static_cast<double>(all(r, target));
+    EXPECT_NEAR(outputs.entries[2].losses[static_cast<std::size_t>(r)], expected, 10 * tolerance) << r;
+  }
+}
+
+}  // namespace essh
