@@ -292,6 +292,58 @@ void attention(Bench& bench, cuda::Stream& stream, const Shape& s) {
   }
 }
 
+// Attention over everything before, 64-dimensional heads, FLOPs of the visible pairs only; backward counts 2.5 times
+// the forward pass.
+void causal_attention(Bench& bench, cuda::Stream& stream, Index sequences, Index length, Index heads, Index kv_heads) {
+  constexpr Index kWindow = Index{1} << 40;
+  bench.reset();
+  const Index tokens = sequences * length;
+  const auto q = bench.matrix<B>(tokens, heads * 64), out = bench.matrix<B>(tokens, heads * 64),
+             d_out = bench.matrix<B>(tokens, heads * 64), d_q = bench.matrix<B>(tokens, heads * 64);
+  const auto k = bench.matrix<B>(tokens, kv_heads * 64), v = bench.matrix<B>(tokens, kv_heads * 64),
+             d_k = bench.matrix<B>(tokens, kv_heads * 64), d_v = bench.matrix<B>(tokens, kv_heads * 64);
+  const auto log_sum = bench.matrix<float>(tokens, heads);
+  const auto forward = [&] {
+    run(stream, WindowAttentionForward<B>{sequences, length, 0, 64, kWindow, q, k, v, out, log_sum});
+  };
+  const auto backward = [&] {
+    run(stream,
+        WindowAttentionBackward<B>{sequences, length, 64, kWindow, q, k, v, out, log_sum, d_out, d_q, d_k, d_v});
+  };
+  forward();
+  const auto n = [&](const char* what) {
+    return fmt::format("causal {} x {}, {}:{} heads {}", sequences, length, heads, kv_heads, what);
+  };
+  const double flops = 2.0 * static_cast<double>(tokens * (length + 1)) * static_cast<double>(heads * 64);
+  bench.measure(n("forward"), flops, "TFLOP/s", forward);
+  bench.measure(n("backward"), 2.5 * flops, "TFLOP/s", backward);
+  bench.measure(n("both"), 3.5 * flops, "TFLOP/s", [&] {
+    forward();
+    backward();
+  });
+}
+
+// One token of each sequence against caches that grow.
+void causal_step(Bench& bench, cuda::Stream& stream, Index sequences, Index past, Index heads, Index kv_heads) {
+  bench.reset();
+  const Index width = kv_heads * 64;
+  const auto q = bench.matrix<B>(sequences, heads * 64), out = bench.matrix<B>(sequences, heads * 64),
+             k = bench.matrix<B>(sequences, width), v = bench.matrix<B>(sequences, width),
+             keys = bench.matrix<B>(sequences, (past + 1) * width),
+             values = bench.matrix<B>(sequences, (past + 1) * width);
+  const auto positions = bench.vector<Index>(sequences);
+  const std::vector<Index> host(static_cast<std::size_t>(sequences), past);
+  stream.copy(positions.data, host.data(), host.size() * sizeof(Index));
+  const auto key_rows = bench.vector<B*>(sequences), value_rows = bench.vector<B*>(sequences);
+  run(stream, RowPointers<B>{keys, key_rows});
+  run(stream, RowPointers<B>{values, value_rows});
+  bench.measure(
+      fmt::format("causal step, {} after {}, {}:{} heads", sequences, past, heads, kv_heads),
+      2.0 * static_cast<double>(keys.rows * keys.cols) * sizeof(B), "TB/s", [&] {
+        run(stream, WindowStep<B>{64, Index{1} << 40, 0, past + 1, q, k, v, key_rows, value_rows, positions, out});
+      });
+}
+
 }  // namespace
 }  // namespace essh
 
@@ -305,6 +357,14 @@ int main(int argc, char** argv) {
                               Shape{"1.5b", 4, 2048, 2048, 32, 64, 5632, 128256, 32}}) {
       block(bench, stream, shape);
       attention(bench, stream, shape);
+    }
+    causal_attention(bench, stream, 8, 2048, 14, 14);
+    causal_attention(bench, stream, 8, 2048, 14, 2);
+    causal_attention(bench, stream, 2, 8192, 14, 14);
+    for (const Index sequences : {1, 16, 128}) {
+      causal_step(bench, stream, sequences, 2047, 32, 32);
+      causal_step(bench, stream, sequences, 2047, 32, 8);
+      causal_step(bench, stream, sequences, 16383, 32, 8);
     }
   } catch (const std::exception& error) {
     fmt::print(stderr, "{}\n", error.what());

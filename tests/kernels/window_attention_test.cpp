@@ -10,19 +10,21 @@ using reference::Dual;
 
 template <class T>
 struct Problem {
-  Index sequences, queries, past, heads, head_dim, window;
+  Index sequences, queries, past, heads, head_dim, window, group;
   StridedMatrix<T> q, k, v, out, log_sum;
 
-  Problem(Index b, Index n, Index before, Index h, Index dim, Index w)
+  // `g` query heads read one kv head.
+  Problem(Index b, Index n, Index before, Index h, Index dim, Index w, Index g = 1)
       : sequences(b),
         queries(n),
         past(before),
         heads(h),
         head_dim(dim),
         window(w),
+        group(g),
         q(b * n, h * dim),
-        k(b * (before + n), h * dim),
-        v(b * (before + n), h * dim),
+        k(b * (before + n), h / g * dim),
+        v(b * (before + n), h / g * dim),
         out(b * n, h * dim),
         log_sum(b * n, h) {
     Rng rng(static_cast<std::uint64_t>(n * 100 + w));
@@ -44,11 +46,11 @@ struct Head {
 
   template <class T>
   Head(const Problem<T>& p, Index sequence, Index head) {
-    const Index keys = p.past + p.queries, first = head * p.head_dim;
+    const Index keys = p.past + p.queries, first = head * p.head_dim, kv_first = head / p.group * p.head_dim;
     for (Index j = 0; j < p.queries; ++j) q.push_back(p.q.template row<S>(sequence * p.queries + j, first, p.head_dim));
     for (Index r = 0; r < keys; ++r) {
-      k.push_back(p.k.template row<S>(sequence * keys + r, first, p.head_dim));
-      v.push_back(p.v.template row<S>(sequence * keys + r, first, p.head_dim));
+      k.push_back(p.k.template row<S>(sequence * keys + r, kv_first, p.head_dim));
+      v.push_back(p.v.template row<S>(sequence * keys + r, kv_first, p.head_dim));
     }
   }
   reference::Attended<S> attend(Index past, Index window) const {
@@ -102,6 +104,55 @@ TYPED_TEST(WindowAttention, KeysOfThePastAreSeen) {
         p.forward(stream);
         expect_definition(p);
       }
+    }
+  }
+}
+
+// Four query heads to a kv head, one kv head or two.
+TYPED_TEST(WindowAttention, GroupsOfHeadsShareKeysAndValues) {
+  cpu::Stream stream(2);
+  for (const Index heads : {4, 8}) {
+    for (const Index queries : {1, 7, 33, 100}) {
+      for (const Index past : {0, 50}) {
+        Problem<TypeParam> p(2, queries, past, heads, 8, 40, 4);
+        p.forward(stream);
+        expect_definition(p);
+      }
+    }
+  }
+}
+
+TYPED_TEST(WindowAttention, WindowWithoutBoundSeesEverything) {
+  cpu::Stream stream(2);
+  for (const Index window : {Index{1} << 40, std::numeric_limits<Index>::max()}) {
+    for (const Index queries : {3, 70}) {
+      Problem<TypeParam> p(2, queries, 40, 2, 8, window);
+      p.forward(stream);
+      expect_definition(p);
+    }
+  }
+}
+
+// The last of eight sequences, and the same alone.
+TYPED_TEST(WindowAttention, BitsDoNotDependOnOtherSequences) {
+  using T = TypeParam;
+  cpu::Stream stream(2);
+  for (const Index queries : {1, 60}) {
+    const Problem<T> p(8, queries, 20, 4, 8, 50, 2);
+    p.forward(stream);
+    StridedMatrix<T> out(queries, 32);
+    run(stream, WindowAttentionForward<T>{1,
+                                          queries,
+                                          20,
+                                          8,
+                                          50,
+                                          p.q.view.middle(7 * queries, queries),
+                                          p.k.view.middle(7 * (20 + queries), 20 + queries),
+                                          p.v.view.middle(7 * (20 + queries), 20 + queries),
+                                          out.view,
+                                          {}});
+    for (Index j = 0; j < queries; ++j) {
+      for (Index c = 0; c < 32; ++c) EXPECT_EQ(out.view(j, c), p.out.view(7 * queries + j, c));
     }
   }
 }
@@ -168,7 +219,7 @@ template <class T>
 struct Gradients {
   StridedMatrix<T> d_out, d_q, d_k, d_v;
 
-  explicit Gradients(const Problem<T>& p) : d_out(p.q), d_q(p.q), d_k(p.q), d_v(p.q) {
+  explicit Gradients(const Problem<T>& p) : d_out(p.q), d_q(p.q), d_k(p.k), d_v(p.k) {
     Rng rng(44);
     d_out.normal(rng);
   }
@@ -216,10 +267,54 @@ TYPED_TEST(WindowAttention, GradientsAgreeWithDualNumbersAndDifferences) {
   }
 }
 
+// A kv head's gradients are sums over the query heads that read it.
+TYPED_TEST(WindowAttention, GradientsOfGroupsAgreeWithDualNumbersAndDifferences) {
+  using T = TypeParam;
+  cpu::Stream stream(2);
+  constexpr Index kLength = 40, kGroup = 4, kDim = 4;
+  for (const Index heads : {4, 8}) {
+    for (const Index window : {7, 1000}) {
+      const Problem<T> p(1, kLength, 0, heads, kDim, window, kGroup);
+      p.forward(stream);
+      const Gradients<T> g(p);
+      g.backward(stream, p);
+      EXPECT_TRUE(g.d_q.gap_is_intact() && g.d_k.gap_is_intact() && g.d_v.gap_is_intact());
+      for (Index kv = 0; kv < heads / kGroup; ++kv) {
+        std::vector<Head<Dual>> members;
+        for (Index h = kv * kGroup; h < (kv + 1) * kGroup; ++h) members.emplace_back(p, 0, h);
+        const auto objective = [&] {
+          Dual sum = 0;
+          for (Index i = 0; i < kGroup; ++i) {
+            auto& member = members[static_cast<std::size_t>(i)];
+            member.k = members[0].k;
+            member.v = members[0].v;
+            const auto attended = member.attend(0, window);
+            for (Index j = 0; j < kLength; ++j) {
+              for (Index c = 0; c < kDim; ++c) {
+                sum += Dual(static_cast<double>(g.d_out.view(j, (kv * kGroup + i) * kDim + c))) *
+                       attended.out[static_cast<std::size_t>(j)][static_cast<std::size_t>(c)];
+              }
+            }
+          }
+          return sum;
+        };
+        for (Index r = 0; r < kLength; r += 13) {
+          const auto row = static_cast<std::size_t>(r);
+          expect_gradient(g.d_k.view(r, kv * kDim + 1), members[0].k[row][1], objective, "k", 4);
+          expect_gradient(g.d_v.view(r, kv * kDim + 2), members[0].v[row][2], objective, "v", 4);
+          for (Index i = 0; i < kGroup; ++i)
+            expect_gradient(g.d_q.view(r, (kv * kGroup + i) * kDim), members[static_cast<std::size_t>(i)].q[row][0],
+                            objective, "q", 4);
+        }
+      }
+    }
+  }
+}
+
 TYPED_TEST(WindowAttention, BitsDoNotDependOnTheTeam) {
   using T = TypeParam;
   expect_same_bits_for_any_team([](cpu::Stream& stream) {
-    const Problem<T> few(3, 2, 20, 3, 8, 9), p(2, 75, 0, 3, 8, 20);
+    const Problem<T> few(3, 2, 20, 3, 8, 9), p(2, 75, 0, 6, 8, 20, 2);
     few.forward(stream);
     p.forward(stream);
     const Gradients<T> g(p);

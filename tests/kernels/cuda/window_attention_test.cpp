@@ -1,5 +1,8 @@
 #include "essh/kernels/window_attention.h"
 
+#include <limits>
+
+#include "essh/kernels/clear.h"
 #include "tests/kernels/cuda/device_matrix.h"
 
 namespace essh {
@@ -7,15 +10,18 @@ namespace {
 
 struct Shape {
   Index sequences, queries, past, heads, head_dim, window;
+  Index kv_heads = heads;
 
   Index rows() const { return sequences * queries; }
   Index key_rows() const { return sequences * (past + queries); }
   Index cols() const { return heads * head_dim; }
+  Index kv_cols() const { return kv_heads * head_dim; }
 };
 
 std::string describe(const Shape& s, Layout layout) {
-  return fmt::format("{} sequences, {} queries after {}, {} heads of {}, window {}{}", s.sequences, s.queries, s.past,
-                     s.heads, s.head_dim, s.window, layout == Layout::Aligned ? "" : ", misaligned");
+  return fmt::format("{} sequences, {} queries after {}, {}:{} heads of {}, window {}{}", s.sequences, s.queries,
+                     s.past, s.heads, s.kv_heads, s.head_dim, s.window,
+                     layout == Layout::Aligned ? "" : ", misaligned");
 }
 
 cpu::Stream& cpu_stream() {
@@ -33,12 +39,12 @@ struct Problem {
   Problem(cuda::Stream& stream, const Shape& shape, Layout layout, double spread = 1.5)
       : s(shape),
         q(s.rows(), s.cols(), 0),
-        k(s.key_rows(), s.cols(), 0),
-        v(s.key_rows(), s.cols(), 0),
+        k(s.key_rows(), s.kv_cols(), 0),
+        v(s.key_rows(), s.kv_cols(), 0),
         d_out(s.rows(), s.cols(), 0),
         gpu_q(stream, s.rows(), s.cols(), layout),
-        gpu_k(stream, s.key_rows(), s.cols(), layout),
-        gpu_v(stream, s.key_rows(), s.cols(), layout),
+        gpu_k(stream, s.key_rows(), s.kv_cols(), layout),
+        gpu_v(stream, s.key_rows(), s.kv_cols(), layout),
         gpu_d_out(stream, s.rows(), s.cols(), layout) {
     Rng rng(static_cast<std::uint64_t>(s.queries * 100 + s.window));
     gpu_q.set(q.normal(rng, spread));
@@ -76,8 +82,8 @@ struct Gradients {
 
   Gradients(cuda::Stream& stream, const Problem<T>& p, const Attended<T>& attended, Layout layout)
       : d_q(stream, p.s.rows(), p.s.cols(), layout),
-        d_k(stream, p.s.rows(), p.s.cols(), layout),
-        d_v(stream, p.s.rows(), p.s.cols(), layout) {
+        d_k(stream, p.s.rows(), p.s.kv_cols(), layout),
+        d_v(stream, p.s.rows(), p.s.kv_cols(), layout) {
     run(stream, WindowAttentionBackward<T>{p.s.sequences, p.s.queries, p.s.head_dim, p.s.window, p.gpu_q.view(),
                                            p.gpu_k.view(), p.gpu_v.view(), attended.out.view(), attended.log_sum.view(),
                                            p.gpu_d_out.view(), d_q.view(), d_k.view(), d_v.view()});
@@ -107,7 +113,7 @@ void expect_backward(cuda::Stream& stream, const Shape& s, Layout layout) {
   const Attended<T> gpu(stream, p, layout);
   Gradients<T> gradients(stream, p, gpu, layout);
   const ExactAttended exact(p);
-  StridedMatrix<double> d_q(s.rows(), s.cols(), 0), d_k = d_q, d_v = d_q;
+  StridedMatrix<double> d_q(s.rows(), s.cols(), 0), d_k(s.rows(), s.kv_cols(), 0), d_v = d_k;
   run(cpu_stream(),
       WindowAttentionBackward<double>{s.sequences, s.queries, s.head_dim, s.window, p.q.view, p.k.view, p.v.view,
                                       exact.out.view, exact.log_sum.view, p.d_out.view, d_q.view, d_k.view, d_v.view});
@@ -167,11 +173,97 @@ TYPED_TEST(CudaWindowAttention, KeysOfThePastAreSeen) {
   }
 }
 
+TYPED_TEST(CudaWindowAttention, GroupsOfHeadsShareKeysAndValues) {
+  for (const Layout layout : kLayouts) {
+    for (const Index head_dim : {24, 64, 128}) {
+      for (const auto& [heads, kv_heads] : {std::pair{4, 1}, std::pair{8, 2}, std::pair{14, 2}}) {
+        for (const Index length : {1, 5, 65, 200}) {
+          const Shape s{2, length, 0, heads, head_dim, 100, kv_heads};
+          expect_forward<TypeParam>(this->stream(), s, layout);
+          expect_backward<TypeParam>(this->stream(), s, layout);
+        }
+        expect_forward<TypeParam>(this->stream(), {2, 3, 300, heads, head_dim, 250, kv_heads}, layout);
+        expect_forward<TypeParam>(this->stream(), {2, 70, 300, heads, head_dim, 250, kv_heads}, layout);
+      }
+    }
+  }
+}
+
+TYPED_TEST(CudaWindowAttention, WindowWithoutBoundSeesEverything) {
+  for (const Index window : {Index{1} << 40, std::numeric_limits<Index>::max()}) {
+    for (const Index head_dim : {40, 64}) {
+      for (const Index queries : {2, 200})
+        expect_forward<TypeParam>(this->stream(), {2, queries, 150, 2, head_dim, window}, Layout::Aligned);
+      expect_backward<TypeParam>(this->stream(), {2, 300, 0, 2, head_dim, window}, Layout::Aligned);
+    }
+  }
+}
+
+// Positions of several millions: a window near the end of a cache that is mostly never read.
+TYPED_TEST(CudaWindowAttention, APastOfMillions) {
+  using T = TypeParam;
+  constexpr Index kPast = 3'000'000, kWindow = 300;
+  for (const Index queries : {1, 40}) {
+    const Shape near{1, queries, kWindow, 1, 64, kWindow};
+    const Problem<T> p(this->stream(), near, Layout::Aligned);
+    Attended<T> expected(this->stream(), p, Layout::Aligned);
+    Array<T> keys(Device::Cuda, (kPast + queries) * 64, "a test"),
+        values(Device::Cuda, (kPast + queries) * 64, "a test");
+    const auto far = [&](const Array<T>& to, const DeviceMatrix<T>& from) {
+      const auto all = dense(to.data(), kPast + queries, Index{64});
+      run(this->stream(), Clear{{reinterpret_cast<std::byte*>(to.data()), static_cast<Index>(to.bytes())}});
+      for (Index r = 0; r < near.key_rows(); ++r)
+        this->stream().copy(all.row(kPast - kWindow + r), from.view().row(r), 64 * sizeof(T));
+      return all;
+    };
+    DeviceMatrix<T> out(this->stream(), queries, 64);
+    run(this->stream(),
+        WindowAttentionForward<T>{
+            1, queries, kPast, 64, kWindow, p.gpu_q.view(), far(keys, p.gpu_k), far(values, p.gpu_v), out.view(), {}});
+    EXPECT_LE(relative_error(out.get(), expected.out.get(), 64), kCudaTolerance<T>);
+  }
+}
+
+// The last of eight sequences, and the same alone: single queries in shares, tiles and tensor cores.
+TYPED_TEST(CudaWindowAttention, BitsDoNotDependOnOtherSequences) {
+  using T = TypeParam;
+  for (const auto& s : {Shape{8, 1, 2047, 8, 64, 2048, 2}, Shape{8, 5, 700, 4, 64, 2048},
+                        Shape{8, 300, 0, 4, 64, 250, 2}, Shape{8, 130, 100, 4, 40, 250, 2}}) {
+    const Problem<T> p(this->stream(), s, Layout::Aligned);
+    Attended<T> together(this->stream(), p, Layout::Aligned);
+    const Index keys = s.past + s.queries, first = 7 * s.queries;
+    DeviceMatrix<T> out(this->stream(), s.queries, s.cols());
+    DeviceMatrix<float> log_sum(this->stream(), s.queries, s.heads);
+    const auto k = p.gpu_k.view().middle(7 * keys, keys), v = p.gpu_v.view().middle(7 * keys, keys);
+    run(this->stream(),
+        WindowAttentionForward<T>{1, s.queries, s.past, s.head_dim, s.window, p.gpu_q.view().middle(first, s.queries),
+                                  k, v, out.view(), log_sum.view()});
+    const auto all = together.out.get(), alone = out.get();
+    EXPECT_EQ(std::vector(all.storage.begin() + first * s.cols(), all.storage.end()), alone.storage)
+        << describe(s, Layout::Aligned);
+    if (s.past > 0) continue;
+    Gradients<T> gradients(this->stream(), p, together, Layout::Aligned);
+    DeviceMatrix<T> d_q(this->stream(), s.queries, s.cols()), d_k(this->stream(), s.queries, s.kv_cols()),
+        d_v(this->stream(), s.queries, s.kv_cols());
+    run(this->stream(),
+        WindowAttentionBackward<T>{1, s.queries, s.head_dim, s.window, p.gpu_q.view().middle(first, s.queries), k, v,
+                                   out.view(), log_sum.view(), p.gpu_d_out.view().middle(first, s.queries), d_q.view(),
+                                   d_k.view(), d_v.view()});
+    const auto expect_last = [&](DeviceMatrix<T>& whole, DeviceMatrix<T>& part) {
+      const auto last = part.get(), every = whole.get();
+      EXPECT_EQ(std::vector(every.storage.begin() + 7 * s.queries * last.view.cols, every.storage.end()), last.storage);
+    };
+    expect_last(gradients.d_q, d_q);
+    expect_last(gradients.d_k, d_k);
+    expect_last(gradients.d_v, d_v);
+  }
+}
+
 // Keys in many shares, and shares of single rows' worth.
 TYPED_TEST(CudaWindowAttention, OneQueryIsSplitOverItsKeys) {
-  for (const Index past : {127, 128, 2047, 5000}) {
+  for (const Index past : {127, 128, 2047, 5000, 20000}) {
     for (const Index heads : {1, 14}) {
-      for (const Index window : {2048, 10000})
+      for (const Index window : {2048, 10000, 30000})
         expect_forward<TypeParam>(this->stream(), {1, 1, past, heads, 64, window}, Layout::Aligned);
     }
   }

@@ -26,7 +26,7 @@ KeyRange panels_seen_by(Index first, Index last, Index past, Index window) {
 // Room for the scores of one query against every key of a block's range. Not a power of two: rows of scores must not
 // fall into the same cache set.
 Index score_stride(Index keys, Index window) {
-  return std::min(keys, window + kQueryBlock + kPanel) + 16;
+  return std::min(keys, std::min(keys, window) + kQueryBlock + kPanel) + 16;
 }
 
 // One head's rows, side by side.
@@ -56,6 +56,12 @@ void set_scores(Index rows, KeyRange range, Index dim, const T* x, Index x_strid
   }
 }
 
+// The first column of the kv head that a query head reads.
+template <class Op>
+Index kv_column(const Op& op, Index head) {
+  return head / (op.q.cols / op.k.cols) * op.head_dim;
+}
+
 // Few queries, one after the other.
 template <class T>
 void attend_few(cpu::Scratch& scratch, const WindowAttentionForward<T>& op, Index sequence, Index head) {
@@ -65,7 +71,7 @@ void attend_few(cpu::Scratch& scratch, const WindowAttentionForward<T>& op, Inde
     const Index row = sequence * op.queries + j;
     const auto range = seen_by(j, j + 1, op.past, op.window);
     const auto seen = [&](Matrix<const T> m) {
-      return m.block(sequence * keys + range.begin, range.size(), column, dim);
+      return m.block(sequence * keys + range.begin, range.size(), kv_column(op, head), dim);
     };
     const cpu::KeyValueRows<T> rows[] = {{seen(op.k), seen(op.v)}};
     const T log_sum = cpu::attend_row<T>(op.q.row(row) + column, rows, scores, op.out.row(row) + column);
@@ -77,8 +83,8 @@ template <class T>
 void attend(cpu::Scratch& scratch, const WindowAttentionForward<T>& op, Index sequence, Index head) {
   const Index dim = op.head_dim, keys = op.past + op.queries, column = head * dim;
   const T scale = T(1) / std::sqrt(static_cast<T>(dim));
-  const T* k_panels = packed_panels(scratch, keys, dim, op.k.row(sequence * keys) + column, op.k.stride);
-  const T* v = packed_rows(scratch, keys, dim, op.v.row(sequence * keys) + column, op.v.stride);
+  const T* k_panels = packed_panels(scratch, keys, dim, op.k.row(sequence * keys) + kv_column(op, head), op.k.stride);
+  const T* v = packed_rows(scratch, keys, dim, op.v.row(sequence * keys) + kv_column(op, head), op.v.stride);
   const Index stride = score_stride(keys, op.window);
   T* weights = scratch.take<T>(kQueryBlock * stride);
   for (Index first = 0; first < op.queries; first += kQueryBlock) {
@@ -96,53 +102,75 @@ void attend(cpu::Scratch& scratch, const WindowAttentionForward<T>& op, Index se
   }
 }
 
+// One kv head and the query heads that read it.
 template <class T>
-void attend_backward(cpu::Scratch& scratch, const WindowAttentionBackward<T>& op, Index sequence, Index head) {
-  const Index dim = op.head_dim, length = op.length, column = head * dim, base = sequence * length;
-  const T scale = T(1) / std::sqrt(static_cast<T>(dim));
-  const auto rows_of = [&](Matrix<const T> m) {
-    return packed_rows(scratch, length, dim, m.row(base) + column, m.stride);
-  };
-  const auto panels_of = [&](Matrix<const T> m) {
-    return packed_panels(scratch, length, dim, m.row(base) + column, m.stride);
-  };
-  const T *q = rows_of(op.q), *k = rows_of(op.k), *d_out = rows_of(op.d_out);
-  const T *k_panels = panels_of(op.k), *v_panels = panels_of(op.v);
-  T* d_k = scratch.take<T>(length * dim);
-  T* d_v = scratch.take<T>(length * dim);
-  std::fill_n(d_k, length * dim, T(0));
-  std::fill_n(d_v, length * dim, T(0));
-  const Index stride = score_stride(length, op.window);
-  T* weights = scratch.take<T>(kQueryBlock * stride);
-  T* d_scores = scratch.take<T>(kQueryBlock * stride);
-  for (Index first = 0; first < length; first += kQueryBlock) {
-    const Index rows = std::min(kQueryBlock, length - first);
-    const auto range = panels_seen_by(first, first + rows, 0, op.window);
+class AttendBackward {
+ public:
+  AttendBackward(cpu::Scratch& scratch, const WindowAttentionBackward<T>& op, Index sequence, Index kv_head)
+      : op_(op),
+        dim_(op.head_dim),
+        kv_column_(kv_head * dim_),
+        base_(sequence * op.length),
+        stride_(score_stride(op.length, op.window)) {
+    const auto k = op.k.row(base_) + kv_column_, v = op.v.row(base_) + kv_column_;
+    k_ = packed_rows(scratch, op.length, dim_, k, op.k.stride);
+    k_panels_ = packed_panels(scratch, op.length, dim_, k, op.k.stride);
+    v_panels_ = packed_panels(scratch, op.length, dim_, v, op.v.stride);
+    for (T** rows : {&q_, &d_out_, &d_k_, &d_v_}) *rows = scratch.take<T>(op.length * dim_);
+    for (T** scores : {&weights_, &d_scores_}) *scores = scratch.take<T>(kQueryBlock * stride_);
+    for (T* sums : {d_k_, d_v_}) std::fill_n(sums, op.length * dim_, T(0));
+  }
+
+  // d_q of one query head; what it adds to d_k and d_v.
+  void add(Index head) {
+    const Index length = op_.length, column = head * dim_;
+    cpu::copy_block(length, dim_, op_.q.row(base_) + column, op_.q.stride, q_, dim_);
+    cpu::copy_block(length, dim_, op_.d_out.row(base_) + column, op_.d_out.stride, d_out_, dim_);
+    for (Index first = 0; first < length; first += kQueryBlock) {
+      const Index rows = std::min(kQueryBlock, length - first);
+      const auto range = panels_seen_by(first, first + rows, 0, op_.window);
+      set_weights(head, first, rows, range);
+      const T *q = q_ + first * dim_, *d_out = d_out_ + first * dim_;
+      const Index keys = range.size(), at = range.begin * dim_;
+      cpu::set_product<T>(rows, dim_, keys, {d_scores_, stride_, 1}, k_ + at, dim_, op_.d_q.row(base_ + first) + column,
+                          op_.d_q.stride);
+      cpu::add_product<T>(keys, dim_, rows, {d_scores_, 1, stride_}, q, dim_, d_k_ + at, dim_);
+      cpu::add_product<T>(keys, dim_, rows, {weights_, 1, stride_}, d_out, dim_, d_v_ + at, dim_);
+    }
+  }
+  void store() const {
+    cpu::copy_block(op_.length, dim_, d_k_, dim_, op_.d_k.row(base_) + kv_column_, op_.d_k.stride);
+    cpu::copy_block(op_.length, dim_, d_v_, dim_, op_.d_v.row(base_) + kv_column_, op_.d_v.stride);
+  }
+
+ private:
+  // Softmax weights of a block of queries against the keys of `range`, and the gradients of their scores.
+  void set_weights(Index head, Index first, Index rows, KeyRange range) {
     const Index columns = range.size();
-    set_scores(rows, range, dim, q + first * dim, dim, k_panels, weights, stride);
-    set_scores(rows, range, dim, d_out + first * dim, dim, v_panels, d_scores, stride);
+    const T scale = T(1) / std::sqrt(static_cast<T>(dim_));
+    set_scores(rows, range, dim_, q_ + first * dim_, dim_, k_panels_, weights_, stride_);
+    set_scores(rows, range, dim_, d_out_ + first * dim_, dim_, v_panels_, d_scores_, stride_);
     for (Index j = 0; j < rows; ++j) {
-      const auto visible = seen_by(first + j, first + j + 1, 0, op.window);
+      const auto visible = seen_by(first + j, first + j + 1, 0, op_.window);
       const Index begin = visible.begin - range.begin, end = visible.end - range.begin;
-      T* weight = weights + j * stride;
-      T* d_score = d_scores + j * stride;
-      const T log_sum = op.log_sum(base + first + j, head);
+      T* weight = weights_ + j * stride_;
+      T* d_score = d_scores_ + j * stride_;
+      const T log_sum = op_.log_sum(base_ + first + j, head);
       for (Index c = begin; c < end; ++c) weight[c] = weight[c] * scale - log_sum;
       cpu::exp(end - begin, weight + begin, weight + begin);
       std::fill(weight, weight + begin, T(0));
       std::fill(weight + end, weight + columns, T(0));
-      const T mean = cpu::dot(dim, op.out.row(base + first + j) + column, d_out + (first + j) * dim);
+      const T mean = cpu::dot(dim_, op_.out.row(base_ + first + j) + head * dim_, d_out_ + (first + j) * dim_);
       for (Index c = 0; c < columns; ++c) d_score[c] = weight[c] * (d_score[c] - mean) * scale;
     }
-    cpu::set_product<T>(rows, dim, columns, {d_scores, stride, 1}, k + range.begin * dim, dim,
-                        op.d_q.row(base + first) + column, op.d_q.stride);
-    cpu::add_product<T>(columns, dim, rows, {d_scores, 1, stride}, q + first * dim, dim, d_k + range.begin * dim, dim);
-    cpu::add_product<T>(columns, dim, rows, {weights, 1, stride}, d_out + first * dim, dim, d_v + range.begin * dim,
-                        dim);
   }
-  cpu::copy_block(length, dim, d_k, dim, op.d_k.row(base) + column, op.d_k.stride);
-  cpu::copy_block(length, dim, d_v, dim, op.d_v.row(base) + column, op.d_v.stride);
-}
+
+  const WindowAttentionBackward<T>& op_;
+  Index dim_, kv_column_, base_, stride_;
+  const T *k_, *k_panels_, *v_panels_;
+  T *q_, *d_out_, *d_k_, *d_v_;  // [token][dim]
+  T *weights_, *d_scores_;       // [query of a block][key of its range]
+};
 
 }  // namespace
 
@@ -161,10 +189,13 @@ void run(cpu::Stream& stream, const WindowAttentionForward<T>& op) {
 
 template <class T>
 void run(cpu::Stream& stream, const WindowAttentionBackward<T>& op) {
-  const Index heads = op.q.cols / op.head_dim;
-  stream.pool().each(op.sequences * heads, [&](Index task, int thread) {
+  const Index kv_heads = op.k.cols / op.head_dim, group = op.q.cols / op.k.cols;
+  stream.pool().each(op.sequences * kv_heads, [&](Index task, int thread) {
     cpu::Scratch scratch(stream, thread);
-    attend_backward(scratch, op, task / heads, task % heads);
+    const Index kv_head = task % kv_heads;
+    AttendBackward<T> backward(scratch, op, task / kv_heads, kv_head);
+    for (Index head = kv_head * group; head < (kv_head + 1) * group; ++head) backward.add(head);
+    backward.store();
   });
 }
 

@@ -19,8 +19,10 @@ using cuda::device::TileMath;
 constexpr Index kFewQueries = 8;
 constexpr Index kDeltaThreads = 256;
 
-AttentionShape shape_of(Index heads, Index head_dim, Index queries, Index past, Index window) {
+AttentionShape shape_of(Index heads, Index kv_heads, Index head_dim, Index queries, Index past, Index window) {
+  ESSH_ASSERT(past + queries < Index{1} << 30);  // positions are int on the device
   return {.heads = static_cast<int>(heads),
+          .group = static_cast<int>(heads / kv_heads),
           .head_dim = static_cast<int>(head_dim),
           .queries = static_cast<int>(queries),
           .past = static_cast<int>(past),
@@ -33,7 +35,7 @@ BlockOrder order_of(Index slices, Index rows, Index per_block, Index slice_bytes
   constexpr Index kCacheBytes = Index{24} << 20;
   return {.slices = static_cast<int>(slices),
           .blocks = static_cast<int>((rows + per_block - 1) / per_block),
-          .group = static_cast<int>(std::clamp<Index>(kCacheBytes / slice_bytes, 1, slices))};
+          .group = static_cast<int>(std::clamp<Index>(kCacheBytes / std::max<Index>(1, slice_bytes), 1, slices))};
 }
 
 dim3 grid_of(const BlockOrder& order) {
@@ -66,8 +68,8 @@ void attend_tiles(cuda::Stream& stream, const AttentionShape& shape, Index slice
   with_tiles(shape.head_dim, [&]<int kReach, int kParts>() {
     using Math = TileMath<kReach, kParts>;
     const Math math(shape.head_dim);
-    const auto order = order_of(slices, shape.queries, Math::kRows,
-                                2 * (Index{shape.past} + shape.queries) * shape.head_dim * Index{sizeof(T)});
+    const Index key_bytes = 2 * (Index{shape.past} + shape.queries) * shape.head_dim * Index{sizeof(T)};
+    const auto order = order_of(slices, shape.queries, Math::kRows, key_bytes / shape.group);
     cuda::launch(stream, "window attention",
                  {.grid = grid_of(order),
                   .block = dim3(Math::kThreads),
@@ -82,15 +84,20 @@ void attend_tiles_backward(cuda::Stream& stream, const AttentionShape& shape, In
   with_tiles(shape.head_dim, [&]<int kReach, int kParts>() {
     using Math = TileMath<kReach, kParts>;
     const Math math(shape.head_dim);
-    const auto order =
-        order_of(slices, shape.queries, Math::kRows, 2 * Index{shape.queries} * shape.head_dim * Index{sizeof(T)});
-    const cuda::Shape launch{.grid = grid_of(order),
-                             .block = dim3(Math::kThreads),
-                             .shared = static_cast<std::size_t>(math.backward_shared())};
-    cuda::launch(stream, "window attention backward, keys", launch,
-                 cuda::device::attention_tiles_backward<T, kReach, kParts, true>, shape, order, x);
-    cuda::launch(stream, "window attention backward, queries", launch,
-                 cuda::device::attention_tiles_backward<T, kReach, kParts, false>, shape, order, x);
+    const Index slice_bytes = 2 * Index{shape.queries} * shape.head_dim * Index{sizeof(T)};
+    const auto launch = [&](const char* name, const BlockOrder& order, auto kernel) {
+      cuda::launch(stream, name,
+                   {.grid = grid_of(order),
+                    .block = dim3(Math::kThreads),
+                    .shared = static_cast<std::size_t>(math.backward_shared())},
+                   kernel, shape, order, x);
+    };
+    launch("window attention backward, keys",
+           order_of(slices / shape.group, shape.queries, Math::kRows, slice_bytes * shape.group),
+           cuda::device::attention_tiles_backward<T, kReach, kParts, true>);
+    launch("window attention backward, queries",
+           order_of(slices, shape.queries, Math::kRows, slice_bytes / shape.group),
+           cuda::device::attention_tiles_backward<T, kReach, kParts, false>);
   });
 }
 
@@ -105,7 +112,7 @@ Index mma_slice_bytes(const AttentionShape& shape) {
 }
 
 void attend_mma(cuda::Stream& stream, const AttentionShape& shape, Index slices, const ForwardOperands<BFloat16>& x) {
-  const auto order = order_of(slices, shape.queries, cuda::device::kMmaRows, mma_slice_bytes(shape));
+  const auto order = order_of(slices, shape.queries, cuda::device::kMmaRows, mma_slice_bytes(shape) / shape.group);
   cuda::launch(
       stream, "window attention",
       {.grid = grid_of(order), .block = dim3(cuda::device::kMmaThreads), .shared = cuda::device::kMmaForwardShared},
@@ -114,13 +121,18 @@ void attend_mma(cuda::Stream& stream, const AttentionShape& shape, Index slices,
 
 void attend_mma_backward(cuda::Stream& stream, const AttentionShape& shape, Index slices,
                          const BackwardOperands<BFloat16>& x) {
-  const auto order = order_of(slices, shape.queries, cuda::device::kMmaRows, mma_slice_bytes(shape));
-  const cuda::Shape launch{
-      .grid = grid_of(order), .block = dim3(cuda::device::kMmaThreads), .shared = cuda::device::kMmaBackwardShared};
-  cuda::launch(stream, "window attention backward, keys", launch, cuda::device::attention_mma_backward<true>, shape,
-               order, x);
-  cuda::launch(stream, "window attention backward, queries", launch, cuda::device::attention_mma_backward<false>, shape,
-               order, x);
+  const auto launch = [&](const char* name, const BlockOrder& order, auto kernel) {
+    cuda::launch(
+        stream, name,
+        {.grid = grid_of(order), .block = dim3(cuda::device::kMmaThreads), .shared = cuda::device::kMmaBackwardShared},
+        kernel, shape, order, x);
+  };
+  launch("window attention backward, keys",
+         order_of(slices / shape.group, shape.queries, cuda::device::kMmaRows, mma_slice_bytes(shape) * shape.group),
+         cuda::device::attention_mma_backward<true>);
+  launch("window attention backward, queries",
+         order_of(slices, shape.queries, cuda::device::kMmaRows, mma_slice_bytes(shape) / shape.group),
+         cuda::device::attention_mma_backward<false>);
 }
 
 }  // namespace
@@ -130,7 +142,7 @@ void run(cuda::Stream& stream, const WindowAttentionForward<T>& op) {
   cuda::check_head_dim(op.head_dim);
   const Index heads = op.q.cols / op.head_dim, slices = op.sequences * heads;
   if (slices * op.queries == 0) return;
-  const auto shape = shape_of(heads, op.head_dim, op.queries, op.past, op.window);
+  const auto shape = shape_of(heads, op.k.cols / op.head_dim, op.head_dim, op.queries, op.past, op.window);
   const ForwardOperands<T> x{op.q, op.k, op.v, op.out, op.log_sum};
   const bool aligned = cuda::all_aligned(op.q, op.k, op.v, op.out);
   if (op.queries <= kFewQueries) return attend_rows(stream, shape, slices, x, aligned);
@@ -145,7 +157,7 @@ void run(cuda::Stream& stream, const WindowAttentionBackward<T>& op) {
   cuda::check_head_dim(op.head_dim);
   const Index heads = op.q.cols / op.head_dim, slices = op.sequences * heads, rows = op.sequences * op.length;
   if (slices * op.length == 0) return;
-  const auto shape = shape_of(heads, op.head_dim, op.length, 0, op.window);
+  const auto shape = shape_of(heads, op.k.cols / op.head_dim, op.head_dim, op.length, 0, op.window);
   const bool aligned = cuda::all_aligned(op.q, op.k, op.v, op.out, op.d_out, op.d_q, op.d_k, op.d_v);
   const bool mma = on_tensor_cores<T>(op.head_dim, aligned);
 

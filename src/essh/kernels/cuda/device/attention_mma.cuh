@@ -79,7 +79,8 @@ __global__ void __launch_bounds__(kMmaThreads, 2)
   extern __shared__ __align__(128) unsigned char shared[];
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   const auto [slice, rank] = order.place(static_cast<int>(blockIdx.x));
-  const int column = slice % shape.heads * kTileColumns, sequence = slice / shape.heads;
+  const int head = slice % shape.heads, sequence = slice / shape.heads;
+  const int column = head * kTileColumns, kv_column = head / shape.group * kTileColumns;
   const int first = (order.blocks - 1 - rank) * kMmaRows, rows = min(kMmaRows, shape.queries - first);
   const std::int64_t query_row = static_cast<std::int64_t>(sequence) * shape.queries + first;
   const std::int64_t key_row = static_cast<std::int64_t>(sequence) * shape.keys();
@@ -90,8 +91,8 @@ __global__ void __launch_bounds__(kMmaThreads, 2)
   const bool idle = warp * kMmaWarpRows >= rows;
 
   const std::uint32_t q_tile = shared_address(shared), stages = q_tile + kMmaRowsBytes;
-  TileLoader<kMmaThreads> k_loader(x.k.row(key_row + begin) + column, x.k.stride);
-  TileLoader<kMmaThreads> v_loader(x.v.row(key_row + begin) + column, x.v.stride);
+  TileLoader<kMmaThreads> k_loader(x.k.row(key_row + begin) + kv_column, x.k.stride);
+  TileLoader<kMmaThreads> v_loader(x.v.row(key_row + begin) + kv_column, x.v.stride);
   const auto load_stage = [&](int key, std::uint32_t stage) {
     k_loader.load<kMmaTile>(stages + stage, end - key);
     v_loader.load<kMmaTile>(stages + stage + kMmaTileBytes, end - key);
@@ -177,8 +178,7 @@ __global__ void __launch_bounds__(kMmaThreads, 2)
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       const int r = row + lane / 4 + h * 8;
-      if (r < rows)
-        x.log_sum(query_row + r, slice % shape.heads) = softmax.largest[m][h] * shape.scale + logf(softmax.sum[m][h]);
+      if (r < rows) x.log_sum(query_row + r, head) = softmax.largest[m][h] * shape.scale + logf(softmax.sum[m][h]);
     }
   }
   __syncwarp();

@@ -210,14 +210,15 @@ __global__ void __launch_bounds__(kRowThreads)
     attention_rows_forward(AttentionShape shape, ForwardOperands<T> x, Shares shares) {
   using Part = LanePart<T, kAligned>;
   const int item = static_cast<int>(blockIdx.x), j = item / shape.heads % shape.queries;
-  const int head = item % shape.heads, sequence = item / shape.heads / shape.queries, column = head * shape.head_dim;
+  const int head = item % shape.heads, sequence = item / shape.heads / shape.queries;
+  const int column = head * shape.head_dim, kv_column = head / shape.group * shape.head_dim;
   const int position = shape.past + j, begin = max(0, position - shape.window + 1);
   const Share share(position + 1 - begin, static_cast<int>(blockIdx.y));
   if (share.count == 0) return;
   const std::int64_t row = static_cast<std::int64_t>(sequence) * shape.queries + j;
   const std::int64_t key_row = static_cast<std::int64_t>(sequence) * shape.keys() + begin + share.begin;
-  const T* keys = x.k.row(key_row) + column;
-  const T* values = x.v.row(key_row) + column;
+  const T* keys = x.k.row(key_row) + kv_column;
+  const T* values = x.v.row(key_row) + kv_column;
   auto sum = attend_row<T, kLanes, kAligned>(x.q.row(row) + column, shape.head_dim, shape.scale, share.count,
                                              [&](int r, int lane, Part& key, Part& value) {
                                                key = Part::load(keys + r * x.k.stride, lane, shape.head_dim);

@@ -5,11 +5,13 @@
 namespace essh::cuda::device {
 
 // Query j of a sequence stands at key past + j. A slice is one head of one sequence, slice = sequence * heads + head.
+// `group` neighbouring query heads read one kv head.
 struct AttentionShape {
-  int heads, head_dim;
+  int heads, group, head_dim;
   int queries, past, window;
   float scale;
 
+  __host__ __device__ int kv_heads() const { return heads / group; }
   __device__ int keys() const { return past + queries; }
   // Does the query at `position` see `key`?
   __device__ bool sees(int position, int key) const { return key <= position && key > position - window; }

@@ -136,7 +136,8 @@ __global__ void __launch_bounds__(256)
   float* passing = q + math.tile_floats();
   float* weights = passing + math.tile_floats();
   const auto [slice, rank] = order.place(static_cast<int>(blockIdx.x));
-  const int head = slice % shape.heads, column = head * shape.head_dim, sequence = slice / shape.heads;
+  const int head = slice % shape.heads, sequence = slice / shape.heads;
+  const int column = head * shape.head_dim, kv_column = head / shape.group * shape.head_dim;
   const int first = (order.blocks - 1 - rank) * kRows, rows = min(kRows, shape.queries - first);
   const std::int64_t query_row = static_cast<std::int64_t>(sequence) * shape.queries + first;
   const std::int64_t key_row = static_cast<std::int64_t>(sequence) * shape.keys();
@@ -149,7 +150,7 @@ __global__ void __launch_bounds__(256)
   for (int i = 0; i < kReach; ++i) largest[i] = -INFINITY;
   for (int key = begin; key < end; key += kRows) {
     __syncthreads();
-    math.load(passing, x.k.row(key_row + key) + column, x.k.stride, end - key);
+    math.load(passing, x.k.row(key_row + key) + kv_column, x.k.stride, end - key);
     __syncthreads();
     float scores[kReach][kReach];
     math.set_products(scores, q, passing);
@@ -177,7 +178,7 @@ __global__ void __launch_bounds__(256)
     }
     math.store_weights(weights, scores);
     __syncthreads();
-    math.load(passing, x.v.row(key_row + key) + column, x.v.stride, end - key);
+    math.load(passing, x.v.row(key_row + key) + kv_column, x.v.stride, end - key);
     __syncthreads();
     math.add_weighted_rows(sums, fade, weights, passing);
   }
@@ -191,7 +192,8 @@ __global__ void __launch_bounds__(256)
   math.write(sums, inverse, x.out.row(query_row) + column, x.out.stride, rows);
 }
 
-// As in attention_mma_backward.cuh: the pass that holds queries, and with kKeys the one that holds keys.
+// As in attention_mma_backward.cuh: the pass that holds queries, whose slices are query heads, and with kKeys the one
+// that holds keys, whose slices are kv heads.
 template <class T, int kReach, int kParts, bool kKeys>
 __global__ void __launch_bounds__(256)
     attention_tiles_backward(AttentionShape shape, BlockOrder order, BackwardOperands<T> x) {
@@ -205,57 +207,63 @@ __global__ void __launch_bounds__(256)
   float* other_tile = tile + math.tile_floats();
   float* weights = other_tile + math.tile_floats();
   const auto [slice, rank] = order.place(static_cast<int>(blockIdx.x));
-  const int column = slice % shape.heads * shape.head_dim, length = shape.queries;
-  const std::int64_t base = static_cast<std::int64_t>(slice / shape.heads) * length;
+  const int slices = kKeys ? shape.kv_heads() : shape.heads, length = shape.queries;
+  const int sequence = slice / slices, held_column = slice % slices * shape.head_dim;
+  const std::int64_t base = static_cast<std::int64_t>(sequence) * length;
   const int first = (kKeys ? rank : order.blocks - 1 - rank) * kRows, rows = min(kRows, length - first);
   const int begin = kKeys ? first : max(0, first - shape.window + 1) / kRows * kRows;
   const int end = kKeys ? min(length, first + rows - 1 + shape.window) : first + rows;
   const int y = static_cast<int>(threadIdx.x) / 16, lane = static_cast<int>(threadIdx.x) % 16;
-  const float* log_sum = x.log_sum + static_cast<std::int64_t>(slice) * length;
-  const float* delta = x.delta + static_cast<std::int64_t>(slice) * length;
 
   const auto held = kKeys ? x.k : x.q, held_other = kKeys ? x.v : x.d_out;
   const auto passing = kKeys ? x.q : x.k, passing_other = kKeys ? x.d_out : x.v;
-  math.load(held_tile, held.row(base + first) + column, held.stride, rows);
-  math.load(held_other_tile, held_other.row(base + first) + column, held_other.stride, rows);
+  math.load(held_tile, held.row(base + first) + held_column, held.stride, rows);
+  math.load(held_other_tile, held_other.row(base + first) + held_column, held_other.stride, rows);
   float sums[kReach][kParts][4] = {}, other_sums[kReach][kParts][4] = {}, one[kReach], scale[kReach];
 #pragma unroll
   for (int i = 0; i < kReach; ++i) {
     one[i] = 1;
     scale[i] = shape.scale;
   }
-  for (int at = begin; at < end; at += kRows) {
-    __syncthreads();
-    math.load(tile, passing.row(base + at) + column, passing.stride, end - at);
-    math.load(other_tile, passing_other.row(base + at) + column, passing_other.stride, end - at);
-    __syncthreads();
-    float scores[kReach][kReach], d_scores[kReach][kReach];
-    math.set_products(scores, held_tile, tile);
-    math.set_products(d_scores, held_other_tile, other_tile);
+  const int heads = kKeys ? shape.group : 1;
+  for (int member = 0; member < heads; ++member) {
+    const int head = kKeys ? slice % slices * shape.group + member : slice % slices;
+    const int column = (kKeys ? head : head / shape.group) * shape.head_dim;
+    const float* log_sum = x.log_sum + (static_cast<std::int64_t>(sequence) * shape.heads + head) * length;
+    const float* delta = x.delta + (static_cast<std::int64_t>(sequence) * shape.heads + head) * length;
+    for (int at = begin; at < end; at += kRows) {
+      __syncthreads();
+      math.load(tile, passing.row(base + at) + column, passing.stride, end - at);
+      math.load(other_tile, passing_other.row(base + at) + column, passing_other.stride, end - at);
+      __syncthreads();
+      float scores[kReach][kReach], d_scores[kReach][kReach];
+      math.set_products(scores, held_tile, tile);
+      math.set_products(d_scores, held_other_tile, other_tile);
 #pragma unroll
-    for (int i = 0; i < kReach; ++i) {
+      for (int i = 0; i < kReach; ++i) {
 #pragma unroll
-      for (int j = 0; j < kReach; ++j) {
-        const int row = first + y + 16 * i, passed = at + lane + 16 * j;
-        const int query = kKeys ? passed : row, key = kKeys ? row : passed;
-        const bool seen = query < length && shape.sees(query, key);
-        scores[i][j] = seen ? expf(scores[i][j] * shape.scale - log_sum[query]) : 0.0f;
-        d_scores[i][j] = seen ? scores[i][j] * (d_scores[i][j] - delta[query]) : 0.0f;
+        for (int j = 0; j < kReach; ++j) {
+          const int row = first + y + 16 * i, passed = at + lane + 16 * j;
+          const int query = kKeys ? passed : row, key = kKeys ? row : passed;
+          const bool seen = query < length && shape.sees(query, key);
+          scores[i][j] = seen ? expf(scores[i][j] * shape.scale - log_sum[query]) : 0.0f;
+          d_scores[i][j] = seen ? scores[i][j] * (d_scores[i][j] - delta[query]) : 0.0f;
+        }
       }
-    }
-    if (kKeys) {
-      math.store_weights(weights, scores);
+      if (kKeys) {
+        math.store_weights(weights, scores);
+        __syncthreads();
+        math.add_weighted_rows(other_sums, one, weights, other_tile);
+        __syncthreads();
+      }
+      math.store_weights(weights, d_scores);
       __syncthreads();
-      math.add_weighted_rows(other_sums, one, weights, other_tile);
-      __syncthreads();
+      math.add_weighted_rows(sums, one, weights, tile);
     }
-    math.store_weights(weights, d_scores);
-    __syncthreads();
-    math.add_weighted_rows(sums, one, weights, tile);
   }
   const auto to = kKeys ? x.d_k : x.d_q;
-  math.write(sums, scale, to.row(base + first) + column, to.stride, rows);
-  if (kKeys) math.write(other_sums, one, x.d_v.row(base + first) + column, x.d_v.stride, rows);
+  math.write(sums, scale, to.row(base + first) + held_column, to.stride, rows);
+  if (kKeys) math.write(other_sums, one, x.d_v.row(base + first) + held_column, x.d_v.stride, rows);
 }
 
 }  // namespace essh::cuda::device
