@@ -1,0 +1,151 @@
+#include <vector>
+
+#include "essh/device/cuda/launch.cuh"
+#include "essh/kernels/cuda/matmul_plans.h"
+#include "essh/kernels/linear.h"
+
+namespace essh {
+namespace {
+
+// RowBits::Alone: rows are multiplied in blocks of this many, the last one padded, so that cuBLASLt takes the same
+// algorithm for every row. Its kernels do not mix rows.
+constexpr Index kAloneRows = 64;
+constexpr int kThreads = 256;
+constexpr Index kAlignment = 16;  // bytes; more does not change the algorithm
+
+template <class T>
+constexpr cuda::MatmulType type_of() {
+  return std::is_same_v<T, BFloat16> ? cuda::MatmulType::BFloat16 : cuda::MatmulType::Float32;
+}
+
+template <class T>
+bool is_aligned(Matrix<T> matrix) {
+  constexpr auto kElement = static_cast<Index>(sizeof(T));
+  return reinterpret_cast<std::uintptr_t>(matrix.data) % kAlignment == 0 && matrix.stride * kElement % kAlignment == 0;
+}
+
+// The weights to multiply by, one after another: a single one where they follow each other in memory.
+template <class T>
+std::vector<Matrix<const T>> products(std::span<const Weight> weights, Index inner) {
+  std::vector<Matrix<const T>> all;
+  bool joined = true;
+  for (const Weight& weight : weights) {
+    if (weight.format != format_of<T>())
+      fail(ErrorKind::Unsupported,
+           "a linear map of {} with weights in {} does not run on CUDA; store the weights as {}",
+           traits(format_of<T>()).name, traits(weight.format).name, traits(format_of<T>()).name);
+    ESSH_ASSERT(weight.cols == inner);
+    if (weight.rows == 0) continue;
+    const auto matrix = weight.as<T>();
+    joined = joined && weight.is_dense() && (all.empty() || all.back().row(all.back().rows) == matrix.data);
+    all.push_back(matrix);
+  }
+  if (!joined || all.size() < 2) return all;
+  for (std::size_t i = 1; i < all.size(); ++i) all[0].rows += all[i].rows;
+  all.resize(1);
+  return all;
+}
+
+// y = scale * [x W1^T, x W2^T, ...] + addend. As column-major matrices, y^T = W x^T.
+template <class T, class Out>
+void multiply(cuda::Stream& stream, Matrix<const T> x, std::span<const Matrix<const T>> weights, double scale,
+              Matrix<const Out> addend, Matrix<Out> y) {
+  auto& plans = stream.attachment<cuda::MatmulPlans>();
+  const bool adds = !addend.empty();
+  const Matrix<const Out> start = adds ? addend : Matrix<const Out>(y);
+  Index column = 0;
+  for (const auto& weight : weights) {
+    plans.multiply({.input = type_of<T>(),
+                    .output = type_of<Out>(),
+                    .left = {weight.data, weight.stride, true},
+                    .right = {x.data, x.stride, false},
+                    .rows = weight.rows,
+                    .columns = x.rows,
+                    .inner = x.cols,
+                    .alpha = static_cast<float>(scale),
+                    .beta = adds ? 1.0f : 0.0f,
+                    .addend = start.data + column,
+                    .addend_stride = start.stride,
+                    .result = y.data + column,
+                    .result_stride = y.stride});
+    column += weight.rows;
+  }
+}
+
+// to = from, and zero in the rows below; with no `from`, nothing.
+template <class T>
+__device__ void copy_row(Matrix<const T> from, Matrix<T> to, Index row) {
+  if (from.empty()) return;
+  for (Index c = Index{blockIdx.x} * blockDim.x + threadIdx.x; c < to.cols; c += Index{gridDim.x} * blockDim.x)
+    to(row, c) = row < from.rows ? from(row, c) : T{};
+}
+template <class T, class Out>
+__global__ void pad_rows(Matrix<const T> x, Matrix<T> padded, Matrix<const Out> addend, Matrix<Out> sums) {
+  cuda::after_previous();
+  copy_row(x, padded, blockIdx.y);
+  copy_row(addend, sums, blockIdx.y);
+}
+template <class Out>
+__global__ void take_rows(Matrix<const Out> sums, Matrix<Out> y) {
+  cuda::after_previous();
+  copy_row(sums, y, blockIdx.y);
+}
+
+dim3 grid_for(Index rows, Index columns) {
+  return {std::min(cuda::blocks_for(columns, kThreads), 64u), static_cast<unsigned>(rows)};
+}
+
+// A whole block of rows in place has the bits of one in scratch: the alignment is the same, and strides and addresses
+// do not matter to an algorithm.
+template <class T, class Out>
+void multiply_alone(cuda::Stream& stream, const Linear<T, Out>& op, std::span<const Matrix<const T>> weights) {
+  const bool in_place = is_aligned(op.x) && is_aligned(op.y) && is_aligned(op.addend);
+  const auto rows_of = [](auto matrix, Index first, Index count) {
+    return matrix.empty() ? matrix : matrix.middle(first, count);
+  };
+  for (Index first = 0; first < op.x.rows; first += kAloneRows) {
+    const Index rows = std::min(kAloneRows, op.x.rows - first);
+    const auto x = op.x.middle(first, rows);
+    const auto y = op.y.middle(first, rows);
+    const auto addend = rows_of(op.addend, first, rows);
+    if (rows == kAloneRows && in_place) {
+      multiply<T, Out>(stream, x, weights, op.scale, addend, y);
+      continue;
+    }
+    cuda::Scratch scratch(stream);
+    const auto block = [&]<class E>(Index cols) {
+      constexpr Index kUnit = kAlignment / static_cast<Index>(sizeof(E));
+      const Index stride = (cols + kUnit - 1) / kUnit * kUnit;
+      return Matrix<E>{scratch.take<E>(kAloneRows * stride), kAloneRows, cols, stride};
+    };
+    const auto padded = block.template operator()<T>(op.x.cols);
+    const auto sums = block.template operator()<Out>(op.y.cols);
+    cuda::launch(stream, "pad rows",
+                 {.grid = grid_for(kAloneRows, std::max(op.x.cols, op.y.cols)), .block = kThreads, .early = true},
+                 pad_rows<T, Out>, x, padded, addend, sums);
+    multiply<T, Out>(stream, padded, weights, op.scale, addend.empty() ? addend : Matrix<const Out>(sums), sums);
+    cuda::launch(stream, "take rows", {.grid = grid_for(rows, op.y.cols), .block = kThreads, .early = true},
+                 take_rows<Out>, Matrix<const Out>(sums.top(rows)), y);
+  }
+}
+
+}  // namespace
+
+template <class T, class Out>
+void run(cuda::Stream& stream, const Linear<T, Out>& op) {
+  Index outputs = 0;
+  for (const Weight& weight : op.weights) outputs += weight.rows;
+  ESSH_ASSERT(op.y.rows == op.x.rows && op.y.cols == outputs);
+  const auto weights = products<T>(op.weights, op.x.cols);
+  if (op.y.rows == 0 || outputs == 0) return;
+  if (op.bits == RowBits::Alone)
+    multiply_alone<T, Out>(stream, op, weights);
+  else
+    multiply<T, Out>(stream, op.x, weights, op.scale, op.addend, op.y);
+}
+
+template void run(cuda::Stream&, const Linear<float>&);
+template void run(cuda::Stream&, const Linear<BFloat16>&);
+template void run(cuda::Stream&, const Linear<BFloat16, float>&);
+
+}  // namespace essh
