@@ -79,19 +79,27 @@ TEST(Recipe, ConfigFollowsTheRecipe) {
 }
 
 TEST(Schedule, RisesAndFalls) {
-  OptimizerRecipe r;
-  r.rate = 1;
-  r.warmup = 0.1;
-  r.floor = 0.1;
-  EXPECT_DOUBLE_EQ(learning_rate(r, 0, 100), 0.1);
-  EXPECT_DOUBLE_EQ(learning_rate(r, 9, 100), 1.0);
-  EXPECT_NEAR(learning_rate(r, 55, 100), 0.55, 1e-12);
-  EXPECT_NEAR(learning_rate(r, 100, 100), 0.1, 1e-12);
-  r.schedule = "wsd";
-  EXPECT_DOUBLE_EQ(learning_rate(r, 80, 100), 1.0);
-  EXPECT_NEAR(learning_rate(r, 90, 100), 0.55, 1e-12);
-  r.schedule = "constant";
-  EXPECT_DOUBLE_EQ(learning_rate(r, 99, 100), 1.0);
+  Schedule s{.peak = 1, .warmup = 0.1, .floor = 0.1, .decay_share = 0.2, .steps = 100};
+  EXPECT_DOUBLE_EQ(s.rate(0), 0.1);
+  EXPECT_DOUBLE_EQ(s.rate(9), 1.0);
+  EXPECT_NEAR(s.rate(55), 0.55, 1e-12);
+  EXPECT_NEAR(s.rate(100), 0.1, 1e-12);
+  s.shape = "wsd";
+  EXPECT_DOUBLE_EQ(s.rate(80), 1.0);
+  EXPECT_NEAR(s.rate(90), 0.55, 1e-12);
+  s.shape = "constant";
+  EXPECT_DOUBLE_EQ(s.rate(99), 1.0);
+}
+
+TEST(Schedule, TheStagesTakeTheirOwnSettings) {
+  const auto recipe = load_recipe("tiny", {"optimizer.schedule=wsd", "optimizer.decay_share=0.5", "refine.steps=10"});
+  const auto pretraining = pretraining_schedule(recipe), refinement = refinement_schedule(recipe);
+  EXPECT_EQ(pretraining.shape, "wsd");
+  EXPECT_EQ(pretraining.peak, recipe.optimizer.rate);
+  EXPECT_EQ(pretraining.steps, recipe.run.steps);
+  EXPECT_NEAR(pretraining.rate(recipe.run.steps), recipe.optimizer.floor * recipe.optimizer.rate, 1e-12);
+  EXPECT_EQ(refinement.peak, recipe.refine.rate);
+  EXPECT_NEAR(refinement.rate(10), 0, 1e-12) << "falls to zero";
 }
 
 }  // namespace

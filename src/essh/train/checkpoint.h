@@ -1,6 +1,7 @@
 #pragma once
 #include <filesystem>
 #include <future>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -12,25 +13,28 @@ namespace essh {
 
 // Everything a run needs to go on as if it had never stopped, copied out of it.
 struct Snapshot {
-  std::string stage;  // "pretraining" or "refinement"
+  std::string stage;      // "pretraining" or "refinement"
+  std::string algorithm;  // of the optimizer
   ModelConfig config;
-  std::vector<float> weights, first, second;  // in the layout of the config
-  std::vector<double> squares;                // running squared activations, layers x units
-  std::vector<double> sampler;                // CapacitySampler::state()
-  Index step = 0;                             // optimizer steps done
-  Index position = 0;                         // samples taken from the data
-  double tokens = 0;                          // tokens seen
-  double validation = 0;                      // last validation loss of the full capacity; 0 before the first
-  std::string data;                           // fingerprint of the dataset
-  std::string recipe;                         // YAML
+  std::vector<float> weights;                        // in the layout of the config
+  std::map<std::string, std::vector<float>> states;  // of the optimizer by name, in the same layout
+  std::vector<double> squares;                       // running squared activations, layers x units
+  std::vector<double> sampler;                       // CapacitySampler::state()
+  Index step = 0;                                    // optimizer steps done
+  Index position = 0;                                // samples taken from the data
+  double tokens = 0;                                 // tokens seen
+  double validation = 0;                             // last validation loss of the full capacity; 0 before the first
+  std::string data;                                  // fingerprint of the dataset
+  std::string recipe;                                // YAML
 
   // Of the arrays.
   std::size_t bytes() const {
-    return (weights.size() + first.size() + second.size()) * sizeof(float) + squares.size() * sizeof(double);
+    return weights.size() * (1 + states.size()) * sizeof(float) + squares.size() * sizeof(double);
   }
 };
 
-// The checkpoints of a run: folders step-00000040 that appear whole or not at all.
+// The checkpoints of a run: folders step-00000040 that appear whole or not at all. trainer.json has the numbers,
+// state.safetensors the arrays: "weights/NAME" and "STATE/NAME" for every tensor of the model, and "squares".
 class Checkpoints {
  public:
   explicit Checkpoints(std::filesystem::path folder, Index keep);

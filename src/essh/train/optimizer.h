@@ -1,4 +1,6 @@
 #pragma once
+#include <memory>
+#include <string>
 #include <vector>
 
 #include "essh/device/stream.h"
@@ -12,40 +14,69 @@ namespace essh {
 // dimensions.
 enum class DecayGroups { Pretraining, Refinement };
 
-// AdamW over the flat array of parameters on a device, of which this rank updates its parts. Frozen tensors keep their
-// values and moments.
+// An algorithm that updates this rank's shares of the weights on a device. Frozen tensors keep their values and states.
 class Optimizer {
  public:
-  // `shards` and `stream` outlive it.
-  Optimizer(const ParameterLayout& layout, const OptimizerRecipe& recipe, DecayGroups groups,
-            const std::vector<bool>& frozen, Shards& shards, Stream& stream);
+  // What the algorithm remembers of every weight. Checkpoints, resuming on other ranks and the ordering of units move
+  // all states alike, by name.
+  struct State {
+    std::string name;
+    Array<float> values;  // an array of shares, zero before the first step
+  };
 
-  // sum += squares of the gradient over the tensors that learn, in this rank's parts.
+  Optimizer(const Optimizer&) = delete;
+  Optimizer& operator=(const Optimizer&) = delete;
+  virtual ~Optimizer() = default;
+
+  // As checkpoints name it.
+  const std::string& algorithm() const { return algorithm_; }
+  const std::vector<State>& states() const { return states_; }
+
+  // sum += squares of the gradient over the tensors that learn, in this rank's shares.
   void add_squares(Vector<const float> gradient, double* sum);
-  // One step at a learning rate, the gradient multiplied by `clip`; the other ranks' parts of the weights are taken
-  // from them. A collective. `rounded` (may be empty) follows this rank's parts of the weights.
+  // One step at a learning rate, the gradient multiplied by `clip`; the other ranks' shares of the weights are taken
+  // from them. A collective. `rounded` (may be empty) follows this rank's shares of the weights.
   void step(Vector<float> weights, Vector<BFloat16> rounded, Vector<const float> gradient, double rate, double clip);
 
-  // This rank's parts.
-  Vector<float> first() const { return first_.view(); }
-  Vector<float> second() const { return second_.view(); }
   Index steps() const { return steps_; }
   void set_steps(Index steps) { steps_ = steps; }
 
- private:
-  // Neighbouring tensors that are treated alike, and the gaps between them, which hold zeros.
-  struct Run {
+ protected:
+  // A range of the flat array, and of the states, that this rank owns: tensors that are treated alike, whole or cut as
+  // Shards says, and the gaps between them, which hold zeros.
+  struct Range {
     Index begin, end;
-    bool decays;
+    Index held = 0;  // of `begin` in a state
+    bool decays = false;
+  };
+  struct Operands {
+    Vector<float> weights;
+    Vector<BFloat16> rounded;
+    Vector<const float> gradient;
+    double rate, clip;
   };
 
-  OptimizerRecipe recipe_;
-  std::vector<Run> runs_;
-  Shards& shards_;
+  // `shards` and `stream` outlive it.
+  Optimizer(std::string algorithm, const std::vector<const char*>& states, const ParameterLayout& layout,
+            DecayGroups groups, const std::vector<bool>& frozen, Shards& shards, Stream& stream);
+
+  // Updates weights, their rounded copies and states of one range; the operands are the whole flat arrays.
+  virtual void update(const Range& range, const Operands& operands) = 0;
+
   Stream& stream_;
-  Array<float> first_, second_;
+
+ private:
+  std::string algorithm_;
+  std::vector<State> states_;
+  std::vector<Range> learning_;  // of all ranks; neighbours differ in `decays`
+  Shards& shards_;
   Index steps_ = 0;
 };
+
+// The algorithm of the recipe, AdamW. `shards` and `stream` outlive it.
+std::unique_ptr<Optimizer> make_optimizer(const ParameterLayout& layout, const OptimizerRecipe& recipe,
+                                          DecayGroups groups, const std::vector<bool>& frozen, Shards& shards,
+                                          Stream& stream);
 
 // The factor that brings a gradient of this norm to at most `limit`; 1 when the limit is 0.
 double clip_factor(double norm, double limit);
