@@ -188,6 +188,39 @@ TEST_F(RanksTest, ShardsCoverTheParametersOnceAndNeverTooEarly) {
   }
 }
 
+TEST(Shards, CutAtTensorBordersAndEvenUpToOneTensor) {
+  for (const char* name : {"tiny", "370m", "1.5b", "synthetic"}) {
+    const ParameterLayout layout(preset(name));
+    for (const int ranks : {2, 3, 8}) {
+      const Index even = layout.size() / ranks;
+      Index largest = 0;
+      std::map<Index, std::size_t> tensors;  // by where they begin
+      for (std::size_t tensor = 0; tensor < layout.tensors().size(); ++tensor) {
+        const Index size = tensor_end(layout, tensor) - layout.offset(tensor);
+        if (size <= even) largest = std::max(largest, size);
+        tensors[layout.offset(tensor)] = tensor;
+      }
+      on_groups(ranks, [&](comm::Group& group) {
+        auto stream = cpu_stream(1);
+        const Shards shards(layout, group, stream);
+        EXPECT_LE(shards.held(), even + largest + 1) << name << " on " << ranks;
+        for (const auto& bucket : shards.buckets()) {
+          EXPECT_TRUE(tensors.contains(bucket.begin));
+          for (const Index cut : {bucket.own_begin, bucket.own_end}) {
+            if (cut == layout.size()) continue;
+            const auto [begin, tensor] = *std::prev(tensors.upper_bound(cut));
+            const auto& spec = layout.tensors()[tensor];
+            const bool by_rows = spec.role == Role::Embedding || spec.rows * spec.cols > even;
+            EXPECT_EQ((cut - begin) % spec.cols, 0) << spec.name;
+            EXPECT_TRUE(cut == begin || by_rows) << spec.name << " of " << name << " on " << ranks;
+            EXPECT_EQ(cut % 64, 0);
+          }
+        }
+      });
+    }
+  }
+}
+
 TEST_F(RanksTest, RanksThatCannotShareAStepAreRefused) {
   EXPECT_THROW(train(recipe(), 3, 1), std::exception);
 }

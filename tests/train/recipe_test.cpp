@@ -2,9 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include <set>
+
 #include "essh/base/error.h"
 #include "essh/model/cost.h"
-#include "essh/train/schedule.h"
+#include "essh/train/stage.h"
 
 namespace essh {
 namespace {
@@ -78,6 +80,27 @@ TEST(Recipe, ConfigFollowsTheRecipe) {
   EXPECT_EQ(full_capacity(specialist), find_tier(recipe_config(load_recipe("tiny", {}), 1000, 3), "T4").capacity);
 }
 
+TEST(Stage, RefinementDrawsOneBudgetAStepOrShufflesTheTiers) {
+  const auto drawn = [](const std::vector<std::string>& settings, Index step) {
+    const auto recipe = load_recipe("tiny", settings);
+    return make_refinement(recipe, recipe_config(recipe, 256, 0))->budgets(step, 0, 20);
+  };
+  for (Index step = 0; step < 10; ++step) {
+    const auto one = drawn({"refine.budgets=[0.25, 0.5]"}, step);
+    EXPECT_EQ(one, std::vector<double>(20, one.front()));
+    EXPECT_TRUE(one.front() == 0.25 || one.front() == 0.5);
+  }
+  const auto config = recipe_config(load_recipe("tiny", {}), 256, 0);
+  std::set<double> below;
+  for (const auto& tier : tiers_of(config)) {
+    if (tier.budget < 1) below.insert(tier.budget);
+  }
+  const auto shuffled = drawn({"refine.sampling=shuffle"}, 3);
+  EXPECT_EQ(std::set<double>(shuffled.begin(), shuffled.end()), below);
+  EXPECT_NE(shuffled, drawn({"refine.sampling=shuffle"}, 4));
+  EXPECT_EQ(drawn({"refine.sampling=shuffle", "model.tier=T4"}, 0).size(), 20u) << "a specialist has no tiers below";
+}
+
 TEST(Schedule, RisesAndFalls) {
   Schedule s{.peak = 1, .warmup = 0.1, .floor = 0.1, .decay_share = 0.2, .steps = 100};
   EXPECT_DOUBLE_EQ(s.rate(0), 0.1);
@@ -93,7 +116,9 @@ TEST(Schedule, RisesAndFalls) {
 
 TEST(Schedule, TheStagesTakeTheirOwnSettings) {
   const auto recipe = load_recipe("tiny", {"optimizer.schedule=wsd", "optimizer.decay_share=0.5", "refine.steps=10"});
-  const auto pretraining = pretraining_schedule(recipe), refinement = refinement_schedule(recipe);
+  const auto config = recipe_config(recipe, 256, 0);
+  const auto pretraining = make_pretraining(recipe, config)->settings.schedule,
+             refinement = make_refinement(recipe, config)->settings.schedule;
   EXPECT_EQ(pretraining.shape, "wsd");
   EXPECT_EQ(pretraining.peak, recipe.optimizer.rate);
   EXPECT_EQ(pretraining.steps, recipe.run.steps);

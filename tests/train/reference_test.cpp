@@ -18,7 +18,7 @@ TEST_F(TrainerTest, TwentyStepsFollowTheReferenceInDouble) {
                           "optimizer.clip=0.1", "optimizer.schedule=wsd"}) {
     Setup setup(recipe({"elastic.ordering_period=0", arm}), 2);
     const auto trainer = setup.trainer();
-    ReferenceTrainer reference(PretrainingStage(setup.recipe, setup.config).settings, setup.recipe, setup.config,
+    ReferenceTrainer reference(make_pretraining(setup.recipe, setup.config)->settings, setup.recipe, setup.config,
                                setup.data);
     Curve single, exact;
     for (int i = 0; i < 20; ++i) {
@@ -34,12 +34,12 @@ TEST_F(TrainerTest, TwentyStepsFollowTheReferenceInDouble) {
 
 TEST_F(TrainerTest, RefinementFollowsTheReferenceInDouble) {
   Setup setup(recipe({"refine.steps=10", "refine.rate=2e-3"}), 2);
-  Trainer<float> trainer(std::make_unique<RefinementStage>(setup.recipe, setup.config), setup.recipe, setup.config,
-                         setup.data, setup.stream, *setup.alone);
+  Trainer<float> trainer(make_refinement(setup.recipe, setup.config), setup.recipe, setup.config, setup.data,
+                         setup.stream, *setup.alone);
   Parameters<float> start(setup.config);
   initialise(start, setup.config, setup.recipe.run.seed);
   trainer.start(start);
-  ReferenceTrainer reference(RefinementStage(setup.recipe, setup.config).settings, setup.recipe, setup.config,
+  ReferenceTrainer reference(make_refinement(setup.recipe, setup.config)->settings, setup.recipe, setup.config,
                              setup.data);
   Curve single, exact;
   for (int i = 0; i < 10; ++i) {

@@ -18,7 +18,7 @@ namespace essh {
 // places by rounding.
 class ReferenceTrainer {
  public:
-  ReferenceTrainer(const StageSettings& stage, const Recipe& recipe, const ModelConfig& config,
+  ReferenceTrainer(const Stage::Settings& stage, const Recipe& recipe, const ModelConfig& config,
                    const TrainingData& data)
       : stage_(stage),
         recipe_(recipe),
@@ -190,7 +190,7 @@ class ReferenceTrainer {
     model_.backward(pass, weights_.weights(), gradients, inputs, tape, d_hidden);
   }
 
-  StageSettings stage_;
+  Stage::Settings stage_;
   const Recipe& recipe_;
   ModelConfig config_;
   const TrainingData& data_;

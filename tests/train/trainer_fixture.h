@@ -77,8 +77,8 @@ struct TrainerTest : ::testing::Test {
           stream(cpu_stream(threads)) {}
     std::unique_ptr<Trainer<float>> trainer() { return trainer(*alone); }
     std::unique_ptr<Trainer<float>> trainer(comm::Group& group) {
-      auto made = std::make_unique<Trainer<float>>(std::make_unique<PretrainingStage>(recipe, config), recipe, config,
-                                                   data, stream, group);
+      auto made =
+          std::make_unique<Trainer<float>>(make_pretraining(recipe, config), recipe, config, data, stream, group);
       Parameters<float> weights(config);
       initialise(weights, config, recipe.run.seed);
       made->start(weights);

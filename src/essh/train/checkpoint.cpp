@@ -16,33 +16,6 @@ namespace essh {
 namespace fs = std::filesystem;
 namespace {
 
-// The numbers of a snapshot, in trainer.json.
-struct Header {
-  std::string stage, data, recipe;
-  // Older checkpoints lack these two: they are of AdamW, and hold flat arrays in the order that `layout` hashes.
-  std::string algorithm = "adamw";
-  std::vector<std::string> states = {"first", "second"};
-  std::string layout = {};
-  Index step = 0, position = 0;
-  double tokens = 0, validation = 0;
-  std::vector<double> sampler;
-};
-
-template <class Visitor>
-void fields(Visitor& visit, Header& h) {
-  visit("stage", h.stage, Field{.required = true});
-  visit("step", h.step, Field{.min = 0, .required = true});
-  visit("position", h.position, Field{.min = 0, .required = true});
-  visit("tokens", h.tokens, Field{.min = 0, .required = true});
-  visit("validation", h.validation, Field{.required = true});
-  visit("sampler", h.sampler, Field{});
-  visit("data", h.data, Field{.required = true});
-  visit("recipe", h.recipe, Field{.required = true});
-  visit("algorithm", h.algorithm, Field{});
-  visit("states", h.states, Field{});
-  visit("layout", h.layout, Field{});
-}
-
 // Of the order of the tensors in flat arrays.
 std::string layout_fingerprint(const ParameterLayout& layout) {
   std::uint64_t hash = 0xcbf29ce484222325u;  // FNV-1a
@@ -58,12 +31,19 @@ std::string folder_name(Index step) {
 }
 
 void require_finite(const Snapshot& s) {
-  const auto check = [&](const std::string& name, const std::vector<float>& values) {
+  const auto check = [&](const std::vector<float>& values) {
     if (!std::all_of(values.begin(), values.end(), [](float x) { return std::isfinite(x); }))
-      fail(ErrorKind::Internal, "step {}: {} not finite; nothing was saved", s.step, name);
+      fail(ErrorKind::Internal, "step {}: weights or optimizer states are not finite; nothing was saved", s.step);
   };
-  check("the weights are", s.weights);
-  for (const auto& [name, values] : s.states) check("the optimizer's state \"" + name + "\" is", values);
+  check(s.weights);
+  for (const auto& [name, values] : s.states) check(values);
+}
+
+SnapshotHeader read_header(const fs::path& folder) {
+  SnapshotHeader header;
+  const auto place = (folder / "trainer.json").string();
+  read_fields(header, read_json(place, {.bytes = 8u << 20}), place);
+  return header;
 }
 
 // visit(name, shape, values) for every tensor of a flat array, as the file has it. Span: of float or const float.
@@ -95,29 +75,14 @@ std::vector<Index> checkpoint_steps(const fs::path& folder) {
 
 Snapshot read_checkpoint(const fs::path& folder) {
   check_manifest(folder).fail_if_any(folder.string());
-  Header header;
-  const auto place = (folder / "trainer.json").string();
-  read_fields(header, read_json(place, {.bytes = 8u << 20}), place);
-  Snapshot s{.stage = header.stage,
-             .algorithm = header.algorithm,
-             .config = {},
-             .weights = {},
-             .states = {},
-             .squares = {},
-             .sampler = header.sampler,
-             .step = header.step,
-             .position = header.position,
-             .tokens = header.tokens,
-             .validation = header.validation,
-             .data = header.data,
-             .recipe = header.recipe};
+  Snapshot s{read_header(folder), {}, {}, {}, {}};
   const auto config_path = (folder / "config.json").string();
   s.config = parse_config(read_json(config_path), config_path);
   const ParameterLayout layout(s.config);
   const auto file = SafetensorsFile::open(folder / "state.safetensors");
   const bool flat = file.find("weights") != nullptr;
-  if (flat && header.layout != layout_fingerprint(layout))
-    fail(ErrorKind::BadFile, "{}: made by a version of essh that orders the tensors differently", place);
+  if (flat && s.layout != layout_fingerprint(layout))
+    fail(ErrorKind::BadFile, "{}: made by a version of essh that orders the tensors differently", file.place());
   const auto read = [&](const std::string& name, const std::vector<std::uint64_t>& shape, auto values) {
     const auto* info = file.find(name);
     if (info == nullptr || info->shape != shape)
@@ -131,8 +96,11 @@ Snapshot read_checkpoint(const fs::path& folder) {
     else
       for_each_tensor(layout, name, std::span(values), read);
   };
+  for (const auto& info : file.tensors()) {
+    const auto array = info.name.substr(0, info.name.find('/'));
+    if (array != "weights" && array != "squares" && !s.states.contains(array)) read_array(array, s.states[array]);
+  }
   read_array("weights", s.weights);
-  for (const auto& name : header.states) read_array(name, s.states[name]);
   s.squares.resize(static_cast<std::size_t>(s.config.num_hidden_layers * s.config.intermediate_size));
   read("squares", {s.squares.size()}, std::span(s.squares));
   return s;
@@ -178,16 +146,6 @@ void Checkpoints::finish() {
 
 void Checkpoints::write(const Snapshot& s) const {
   FolderWriter writer(folder_ / folder_name(s.step), ExistingFolder::Replace);
-  Header header{.stage = s.stage,
-                .data = s.data,
-                .recipe = s.recipe,
-                .algorithm = s.algorithm,
-                .states = {},
-                .step = s.step,
-                .position = s.position,
-                .tokens = s.tokens,
-                .validation = s.validation,
-                .sampler = s.sampler};
   const ParameterLayout layout(s.config);
   std::vector<TensorSpec> specs = {{"squares", DType::F64, {s.squares.size()}}};
   std::map<std::string, std::span<const float>> tensors;
@@ -198,11 +156,8 @@ void Checkpoints::write(const Snapshot& s) const {
     });
   };
   add("weights", s.weights);
-  for (const auto& [name, values] : s.states) {
-    header.states.push_back(name);
-    add(name, values);
-  }
-  write_durably(writer.folder() / "trainer.json", to_text(write_fields(header), 2) + "\n");
+  for (const auto& [name, values] : s.states) add(name, values);
+  write_durably(writer.folder() / "trainer.json", to_text(write_fields<SnapshotHeader>(s), 2) + "\n");
   write_durably(writer.folder() / "config.json", to_text(config_json(s.config), 2) + "\n");
   SafetensorsWriter file(writer.folder() / "state.safetensors", specs);
   for (const auto& info : file.tensors()) {
@@ -221,16 +176,13 @@ void Checkpoints::prune() const {
   Index best = -1;
   double lowest = 0;
   for (const Index step : steps) {
-    Header header;
-    const auto place = (folder_ / folder_name(step) / "trainer.json").string();
     try {
-      read_fields(header, read_json(place, {.bytes = 8u << 20}), place);
+      const double validation = read_header(folder_ / folder_name(step)).validation;
+      if (validation <= 0 || (best >= 0 && validation >= lowest)) continue;
+      best = step;
+      lowest = validation;
     } catch (const Error&) {
       continue;
-    }
-    if (header.validation > 0 && (best < 0 || header.validation < lowest)) {
-      best = step;
-      lowest = header.validation;
     }
   }
   for (std::size_t i = 0; i + static_cast<std::size_t>(keep_) < steps.size(); ++i) {

@@ -24,7 +24,7 @@ Optimizer::Optimizer(std::string algorithm, const std::vector<const char*>& stat
     if (!learning_.empty() && learning_.back().end == begin && learning_.back().decays == decays)
       learning_.back().end = end;
     else
-      learning_.push_back({.begin = begin, .end = end, .decays = decays});
+      learning_.push_back({begin, end, decays});
   }
 }
 
@@ -43,13 +43,12 @@ void Optimizer::add_squares(Vector<const float> gradient, double* sum) {
 void Optimizer::step(Vector<float> weights, Vector<BFloat16> rounded, Vector<const float> gradient, double rate,
                      double clip) {
   ++steps_;
-  const Operands operands{weights, rounded, gradient, rate, clip};
   for (const auto& bucket : shards_.buckets()) {
-    for (auto range : learning_) {
-      range.begin = std::max(range.begin, bucket.own_begin);
-      range.end = std::min(range.end, bucket.own_end);
-      range.held = bucket.held + range.begin - bucket.own_begin;
-      if (range.begin < range.end) update(range, operands);
+    for (const auto& range : learning_) {
+      const Index begin = std::max(range.begin, bucket.own_begin), end = std::min(range.end, bucket.own_end);
+      const auto cut = [&](auto whole) { return whole.empty() ? whole : whole.middle(begin, end - begin); };
+      const Index held = bucket.held + begin - bucket.own_begin;
+      if (begin < end) update({begin, held, cut(weights), cut(rounded), cut(gradient), range.decays}, rate, clip);
     }
     shards_.start_gather(weights, bucket);
   }
@@ -69,22 +68,19 @@ class AdamWOptimizer final : public Optimizer {
       : Optimizer("adamw", {"first", "second"}, layout, groups, frozen, shards, stream), settings_(settings) {}
 
  private:
-  void update(const Range& range, const Operands& operands) override {
-    const auto cut = [&](auto whole) {
-      return whole.empty() ? whole : whole.middle(range.begin, range.end - range.begin);
-    };
-    const auto state = [&](std::size_t i) { return states()[i].values.view(range.held, range.end - range.begin); };
-    launch(stream_, AdamW<float>{.weight = cut(operands.weights),
+  void update(const Slice& slice, double rate, double clip) override {
+    const auto state = [&](std::size_t i) { return states()[i].values.view(slice.held, slice.weights.size); };
+    launch(stream_, AdamW<float>{.weight = slice.weights,
                                  .first = state(0),
                                  .second = state(1),
-                                 .gradient = cut(operands.gradient),
-                                 .rounded = cut(operands.rounded),
-                                 .rate = operands.rate,
+                                 .gradient = slice.gradient,
+                                 .rounded = slice.rounded,
+                                 .rate = rate,
                                  .beta1 = settings_.beta1,
                                  .beta2 = settings_.beta2,
                                  .eps = settings_.eps,
-                                 .decay = range.decays ? settings_.decay : 0,
-                                 .clip = operands.clip,
+                                 .decay = slice.decays ? settings_.decay : 0,
+                                 .clip = clip,
                                  .step = steps()});
   }
 

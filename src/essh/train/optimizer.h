@@ -24,8 +24,6 @@ class Optimizer {
     Array<float> values;  // an array of shares, zero before the first step
   };
 
-  Optimizer(const Optimizer&) = delete;
-  Optimizer& operator=(const Optimizer&) = delete;
   virtual ~Optimizer() = default;
 
   // As checkpoints name it.
@@ -42,33 +40,34 @@ class Optimizer {
   void set_steps(Index steps) { steps_ = steps; }
 
  protected:
-  // A range of the flat array, and of the states, that this rank owns: tensors that are treated alike, whole or cut as
-  // Shards says, and the gaps between them, which hold zeros.
-  struct Range {
-    Index begin, end;
-    Index held = 0;  // of `begin` in a state
-    bool decays = false;
-  };
-  struct Operands {
+  // Tensors that are treated alike, as far as this rank owns them (whole, or cut as Shards says), and the gaps between
+  // them, which hold zeros.
+  struct Slice {
+    Index begin, held;  // of the first element, in the flat array and in a state
     Vector<float> weights;
-    Vector<BFloat16> rounded;
+    Vector<BFloat16> rounded;  // (=) may be empty
     Vector<const float> gradient;
-    double rate, clip;
+    bool decays;
   };
 
   // `shards` and `stream` outlive it.
   Optimizer(std::string algorithm, const std::vector<const char*>& states, const ParameterLayout& layout,
             DecayGroups groups, const std::vector<bool>& frozen, Shards& shards, Stream& stream);
 
-  // Updates weights, their rounded copies and states of one range; the operands are the whole flat arrays.
-  virtual void update(const Range& range, const Operands& operands) = 0;
+  // One step of a slice and of its states.
+  virtual void update(const Slice& slice, double rate, double clip) = 0;
 
   Stream& stream_;
 
  private:
+  struct Range {
+    Index begin, end;
+    bool decays;
+  };
+
   std::string algorithm_;
   std::vector<State> states_;
-  std::vector<Range> learning_;  // of all ranks; neighbours differ in `decays`
+  std::vector<Range> learning_;  // of all ranks; what touches differs in `decays`
   Shards& shards_;
   Index steps_ = 0;
 };

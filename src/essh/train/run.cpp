@@ -326,7 +326,7 @@ void run_training(const Recipe& recipe, const fs::path& run, Stream& stream, con
   const auto config = recipe_config(recipe, data.vocab_size(), data.eos_id());
   finish(ranks, run,
          run_to_end(
-             std::make_unique<PretrainingStage>(recipe, config), kPretrainingFiles, recipe, config, data,
+             make_pretraining(recipe, config), kPretrainingFiles, recipe, config, data,
              [&] { return initial_weights(recipe, config); }, run, ranks, stream, options));
 }
 
@@ -344,7 +344,7 @@ void run_refinement(const fs::path& run, const std::vector<std::string>& setting
   const TrainingData data(recipe.data);
   finish(ranks, run,
          run_to_end(
-             std::make_unique<RefinementStage>(recipe, parent.config), kRefinementFiles, recipe, parent.config, data,
+             make_refinement(recipe, parent.config), kRefinementFiles, recipe, parent.config, data,
              [&] { return std::move(parent.parameters); }, run, ranks, stream, options));
 }
 
@@ -359,7 +359,7 @@ RunEstimate estimate_run(const Recipe& recipe, Stream& stream) {
   quick.run.batch = std::min(recipe.run.batch, kMicroBatches * recipe.run.micro_batch);
   const double data_bytes = data.mapped_bytes(recipe.run.steps * recipe.run.batch), data_read = data.read_ahead();
   return with_compute_type(recipe, stream.device(), [&]<class T>(T) {
-    Trainer<T> trainer(std::make_unique<PretrainingStage>(quick, config), quick, config, data, stream, *group);
+    Trainer<T> trainer(make_pretraining(quick, config), quick, config, data, stream, *group);
     trainer.start(initial_weights(recipe, config));
     RunEstimate e;
     const ParameterLayout layout(config);

@@ -19,13 +19,4 @@ double Schedule::rate(Index step) const {
   return peak * (floor + (1 - floor) * 0.5 * (1 + std::cos(std::numbers::pi * progress)));
 }
 
-Schedule pretraining_schedule(const Recipe& recipe) {
-  const auto& o = recipe.optimizer;
-  return {o.rate, o.schedule, o.warmup, o.floor, o.decay_share, recipe.run.steps};
-}
-
-Schedule refinement_schedule(const Recipe& recipe) {
-  return {.peak = recipe.refine.rate, .warmup = recipe.refine.warmup, .steps = recipe.refine.steps};
-}
-
 }  // namespace essh

@@ -1,5 +1,7 @@
 #pragma once
-#include "essh/train/recipe.h"
+#include <string>
+
+#include "essh/tensor/matrix.h"
 
 namespace essh {
 
@@ -14,9 +16,5 @@ struct Schedule {
 
   double rate(Index step) const;  // from 0
 };
-
-Schedule pretraining_schedule(const Recipe& recipe);
-// Falls to zero.
-Schedule refinement_schedule(const Recipe& recipe);
 
 }  // namespace essh

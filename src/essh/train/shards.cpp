@@ -38,12 +38,7 @@ Index tensor_end(const ParameterLayout& layout, std::size_t tensor) {
 
 Shards::Shards(const ParameterLayout& layout, comm::Group& group, Stream& stream)
     : group_(group), stream_(stream), arrays_(comm::make_device_group(group, stream)) {
-  make_buckets(layout);
-  make_shares(layout);
-}
-
-void Shards::make_buckets(const ParameterLayout& layout) {
-  const Index limit = bucket_size(layout, group_.size());
+  const Index limit = bucket_size(layout, group.size());
   Index end = layout.size(), layer = std::numeric_limits<Index>::max();
   for (std::size_t tensor = layout.tensors().size(); tensor-- > 0;) {
     layer = std::min(layer, layout.tensors()[tensor].layer);
@@ -52,9 +47,10 @@ void Shards::make_buckets(const ParameterLayout& layout) {
     buckets_.push_back({.begin = begin, .end = end, .layer = layer});
     end = begin;
   }
+  cut_shares(layout);
 }
 
-void Shards::make_shares(const ParameterLayout& layout) {
+void Shards::cut_shares(const ParameterLayout& layout) {
   const auto ranks = static_cast<std::size_t>(group_.size()), rank = static_cast<std::size_t>(group_.rank());
   const Index even_share = layout.size() / group_.size();
   std::vector<double> held(ranks), lacks(ranks);

@@ -48,8 +48,7 @@ class Shards {
   void keep(Vector<const float> values, Index begin, Index end, Vector<float> shares);
 
  private:
-  void make_buckets(const ParameterLayout& layout);
-  void make_shares(const ParameterLayout& layout);
+  void cut_shares(const ParameterLayout& layout);
   Index place(const Bucket& bucket, Index element) const { return bucket.held + element - bucket.own_begin; }
 
   comm::Group& group_;

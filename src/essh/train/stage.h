@@ -1,4 +1,5 @@
 #pragma once
+#include <memory>
 #include <optional>
 #include <vector>
 
@@ -19,60 +20,36 @@ struct MicroBatchPlan {
   bool taught() const { return reduced && (reduced->kl != 0 || reduced->tv != 0); }
 };
 
-struct StageSettings {
-  const char* name;           // in checkpoints
-  const char* batch_setting;  // the recipe's name of `batch`
-  Index batch;                // sequences per step
-  std::uint64_t seed;         // of the order of the data
-  Schedule schedule;
-  DecayGroups decay;
-  std::string teacher = {};  // a model folder: the frozen parent that teaches instead of the current full capacity
-};
-
-// What a trainer asks the stage that it is in.
+// A stage of training, as the trainer asks it.
 class Stage {
  public:
+  struct Settings {
+    const char* name;           // in checkpoints
+    const char* batch_setting;  // the recipe's name of `batch`
+    Index batch;                // sequences per step
+    std::uint64_t seed;         // of the order of the data
+    Schedule schedule;
+    DecayGroups decay;
+    std::string teacher = {};  // a model folder: a frozen parent that teaches instead of the current full capacity
+  };
+  explicit Stage(Settings s) : settings(std::move(s)) {}
   virtual ~Stage() = default;
 
-  const StageSettings settings;
+  const Settings settings;
 
   // Budgets of the `count` micro-batches of a step, 1 for full capacity.
   virtual std::vector<double> budgets(Index step, double tokens_seen, Index count) const = 0;
   virtual MicroBatchPlan plan(double budget) const = 0;
   // What learns from validation losses which budgets to draw; null in a stage that does not.
   virtual CapacitySampler* sampler() { return nullptr; }
-  // Whether feed-forward units are ordered by importance once so many steps are done.
+  // Whether feed-forward units are ordered by importance after this many steps.
   virtual bool orders_units(Index) const { return false; }
-
- protected:
-  explicit Stage(StageSettings s) : settings(std::move(s)) {}
 };
 
 // Algorithm 1 of the paper: every micro-batch at full capacity or at a sampled one.
-class PretrainingStage final : public Stage {
- public:
-  PretrainingStage(const Recipe& recipe, const ModelConfig& config);
-  std::vector<double> budgets(Index step, double tokens_seen, Index count) const override;
-  MicroBatchPlan plan(double budget) const override;
-  CapacitySampler* sampler() override { return &sampler_; }
-  bool orders_units(Index steps_done) const override;
-
- private:
-  ElasticRecipe recipe_;
-  CapacitySampler sampler_;
-};
-
+std::unique_ptr<Stage> make_pretraining(const Recipe& recipe, const ModelConfig& config);
 // Shared refinement: every micro-batch at full capacity and at one below, drawn per step or shuffled across the
-// micro-batches.
-class RefinementStage final : public Stage {
- public:
-  RefinementStage(const Recipe& recipe, const ModelConfig& config);
-  std::vector<double> budgets(Index step, double tokens_seen, Index count) const override;
-  MicroBatchPlan plan(double budget) const override;
-
- private:
-  Recipe recipe_;
-  std::vector<double> choices_;
-};
+// micro-batches. The rate falls to zero.
+std::unique_ptr<Stage> make_refinement(const Recipe& recipe, const ModelConfig& config);
 
 }  // namespace essh

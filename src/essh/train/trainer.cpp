@@ -94,8 +94,7 @@ void Trainer<T>::distribute(const std::vector<V>& values, Index size, const Take
 template <class T>
 void Trainer<T>::resume(const Snapshot& s) {
   if (group_.rank() == 0) {
-    if (s.stage != stage_->settings.name)
-      fail(ErrorKind::Usage, "the checkpoint is of {}, not of {}", s.stage, stage_->settings.name);
+    if (s.stage != stage()) fail(ErrorKind::Usage, "the checkpoint is of {}, not of {}", s.stage, stage());
     if (s.algorithm != optimizer_->algorithm())
       fail(ErrorKind::Usage, "the checkpoint holds states of the optimizer {}, the recipe trains with {}", s.algorithm,
            optimizer_->algorithm());
@@ -140,19 +139,21 @@ void Trainer<T>::resume(const Snapshot& s) {
 
 template <class T>
 Snapshot Trainer<T>::snapshot() {
-  Snapshot s{.stage = stage_->settings.name,
-             .algorithm = optimizer_->algorithm(),
-             .config = config_,
-             .weights = {},
-             .states = {},
-             .squares = {},
-             .sampler = stage_->sampler() ? stage_->sampler()->state() : std::vector<double>(),
-             .step = step_,
-             .position = loader_->position(),
-             .tokens = tokens_,
-             .validation = validation_,
-             .data = data_.fingerprint(),
-             .recipe = recipe_yaml(recipe_)};
+  const auto* const sampler = stage_->sampler();
+  Snapshot s{{.stage = stage(),
+              .algorithm = optimizer_->algorithm(),
+              .step = step_,
+              .position = loader_->position(),
+              .tokens = tokens_,
+              .validation = validation_,
+              .sampler = sampler ? sampler->state() : std::vector<double>(),
+              .data = data_.fingerprint(),
+              .recipe = recipe_yaml(recipe_),
+              .layout = {}},
+             config_,
+             {},
+             {},
+             {}};
   const bool keeps = group_.rank() == 0;
   if (keeps) {
     s.weights = weights_.get();

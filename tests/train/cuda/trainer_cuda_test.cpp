@@ -26,8 +26,7 @@ struct TrainerCudaTest : TrainerTest {
     Setup setup(recipe, 2);
     auto stream = open_stream(device, 2);
     if (device.device == Device::Cuda) stream.choices() = tuned;
-    Trainer<T> trainer(std::make_unique<PretrainingStage>(recipe, setup.config), recipe, setup.config, setup.data,
-                       stream, *setup.alone);
+    Trainer<T> trainer(make_pretraining(recipe, setup.config), recipe, setup.config, setup.data, stream, *setup.alone);
     Parameters<float> weights(setup.config);
     initialise(weights, setup.config, recipe.run.seed);
     trainer.start(weights);
@@ -49,7 +48,7 @@ constexpr DeviceChoice kGpu{.device = Device::Cuda};
 TEST_F(TrainerCudaTest, TwentyStepsFollowTheReferenceInDouble) {
   const auto settings = recipe({"elastic.ordering_period=0"});
   Setup setup(settings, 2);
-  ReferenceTrainer reference(PretrainingStage(setup.recipe, setup.config).settings, setup.recipe, setup.config,
+  ReferenceTrainer reference(make_pretraining(setup.recipe, setup.config)->settings, setup.recipe, setup.config,
                              setup.data);
   Curve exact;
   for (int i = 0; i < 20; ++i) exact.reports.push_back(reference.pretraining_step());
