@@ -43,7 +43,6 @@ struct ModelConfig {
 
   bool is_attention(Index layer) const;
   Index attention_count() const { return static_cast<Index>(attention_layers.size()); }
-  Index spectral_count() const { return num_hidden_layers - attention_count(); }
 };
 
 template <class Visitor>

@@ -14,8 +14,6 @@ class DeviceWeights {
   DeviceWeights(const Parameters<float>& parameters, Stream& stream);
 
   Weights<T> weights() const { return weights_; }
-  // Bytes of the copy.
-  std::size_t bytes() const { return matrices_.bytes() + tables_.bytes(); }
 
  private:
   Array<T> matrices_;
