@@ -75,7 +75,7 @@ std::vector<Index> checkpoint_steps(const fs::path& folder) {
 
 Snapshot read_checkpoint(const fs::path& folder) {
   check_manifest(folder).fail_if_any(folder.string());
-  Snapshot s{read_header(folder), {}, {}, {}, {}};
+  Snapshot s{read_header(folder)};
   const auto config_path = (folder / "config.json").string();
   s.config = parse_config(read_json(config_path), config_path);
   const ParameterLayout layout(s.config);

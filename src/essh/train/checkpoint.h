@@ -23,7 +23,7 @@ struct SnapshotHeader {
   std::vector<double> sampler;      // CapacitySampler::state()
   std::string data;                 // fingerprint of the dataset
   std::string recipe;               // YAML
-  std::string layout;               // hash of the order of the tensors, where a file holds flat arrays
+  std::string layout = {};          // hash of the order of the tensors, where a file holds flat arrays
 };
 
 template <class Visitor>
@@ -42,10 +42,10 @@ void fields(Visitor& visit, SnapshotHeader& h) {
 
 // Everything a run needs to go on as if it had never stopped, copied out of it.
 struct Snapshot : SnapshotHeader {
-  ModelConfig config;
-  std::vector<float> weights;                        // in the layout of the config
-  std::map<std::string, std::vector<float>> states;  // of the optimizer by name, in the same layout
-  std::vector<double> squares;                       // running squared activations, layers x units
+  ModelConfig config = {};
+  std::vector<float> weights = {};                        // in the layout of the config
+  std::map<std::string, std::vector<float>> states = {};  // of the optimizer by name, in the same layout
+  std::vector<double> squares = {};                       // running squared activations, layers x units
 
   // Of the arrays.
   std::size_t bytes() const {

@@ -80,7 +80,7 @@ void Trainer<T>::start(const Parameters<float>& weights) {
 
 template <class T>
 template <class V, class Take>
-void Trainer<T>::distribute(const std::vector<V>& values, Index size, const Take& take) {
+void Trainer<T>::distribute(std::span<const V> values, Index size, const Take& take) {
   std::vector<V> piece;
   for (Index begin = 0; begin < size; begin += kPiece) {
     const Index count = std::min(kPiece, size - begin);
@@ -106,19 +106,18 @@ void Trainer<T>::resume(const Snapshot& s) {
       all_fit = all_fit && s.states.contains(state.name) && fits(s.states.at(state.name));
     if (!all_fit) fail(ErrorKind::Usage, "the checkpoint is of another model than the recipe's");
   }
-  distribute(s.weights, gradient_.size(), [&](Index begin, Vector<const float> piece) {
+  distribute<float>(s.weights, gradient_.size(), [&](Index begin, Vector<const float> piece) {
     stream_.copy(weights_.values().data + begin, piece.data, static_cast<std::size_t>(piece.size) * sizeof(float));
   });
   weights_.round();
-  const std::vector<float> none;  // of ranks other than 0
   for (const auto& state : optimizer_->states()) {
     const auto found = s.states.find(state.name);
-    distribute(found == s.states.end() ? none : found->second, gradient_.size(),
-               [&](Index begin, Vector<const float> piece) {
-                 shards_.keep(piece, begin, begin + piece.size, state.values.view());
-               });
+    const std::span<const float> values = found == s.states.end() ? std::span<const float>() : found->second;
+    distribute(values, gradient_.size(), [&](Index begin, Vector<const float> piece) {
+      shards_.keep(piece, begin, begin + piece.size, state.values.view());
+    });
   }
-  distribute(s.squares, squares_.size(), [&](Index begin, Vector<const double> piece) {
+  distribute<double>(s.squares, squares_.size(), [&](Index begin, Vector<const double> piece) {
     upload(stream_, std::span(piece.data, static_cast<std::size_t>(piece.size)), squares_.view(begin, piece.size));
   });
   struct {
@@ -148,12 +147,8 @@ Snapshot Trainer<T>::snapshot() {
               .validation = validation_,
               .sampler = sampler ? sampler->state() : std::vector<double>(),
               .data = data_.fingerprint(),
-              .recipe = recipe_yaml(recipe_),
-              .layout = {}},
-             config_,
-             {},
-             {},
-             {}};
+              .recipe = recipe_yaml(recipe_)},
+             config_};
   const bool keeps = group_.rank() == 0;
   if (keeps) {
     s.weights = weights_.get();

@@ -86,7 +86,7 @@ class Trainer {
   void update_squares();
   // From rank 0's values to the other ranks, piece by piece; take(begin, values) gets them in order, in host memory.
   template <class V, class Take>
-  void distribute(const std::vector<V>& values, Index size, const Take& take);
+  void distribute(std::span<const V> values, Index size, const Take& take);
   void order_feed_forwards();
   std::vector<double> validation_losses();
   double product_flops(Capacity capacity) const;
