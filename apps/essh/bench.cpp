@@ -7,7 +7,7 @@
 #include "essh/evaluate/latency.h"
 #include "essh/evaluate/throughput.h"
 #include "essh/model/initialise.h"
-#include "essh/train/run.h"
+#include "essh/store/run_folder.h"
 
 namespace essh::verbs {
 namespace {

@@ -10,7 +10,7 @@
 #include "essh/evaluate/perplexity.h"
 #include "essh/evaluate/recall.h"
 #include "essh/evaluate/tier_choice.h"
-#include "essh/train/run.h"
+#include "essh/store/run_folder.h"
 #include "essh/train/training_data.h"
 
 namespace essh::verbs {

@@ -8,7 +8,7 @@
 #include "essh/base/log.h"
 #include "essh/base/units.h"
 #include "essh/model/cost.h"
-#include "essh/train/run.h"
+#include "essh/store/run_folder.h"
 
 namespace essh::verbs {
 namespace {

@@ -11,7 +11,7 @@
 #include "essh/base/machine.h"
 #include "essh/evaluate/report.h"
 #include "essh/evaluate/tier_choice.h"
-#include "essh/train/run.h"
+#include "essh/store/run_folder.h"
 
 namespace essh::verbs {
 namespace {

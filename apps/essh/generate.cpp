@@ -13,8 +13,8 @@
 #include "essh/base/units.h"
 #include "essh/decode/sampler.h"
 #include "essh/decode/session.h"
+#include "essh/store/run_folder.h"
 #include "essh/text/tokenizer.h"
-#include "essh/train/run.h"
 
 namespace essh::verbs {
 namespace {

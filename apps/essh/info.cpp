@@ -6,7 +6,7 @@
 #include "essh/base/units.h"
 #include "essh/model/cost.h"
 #include "essh/store/model_folder.h"
-#include "essh/train/run.h"
+#include "essh/store/run_folder.h"
 
 namespace essh::verbs {
 namespace {

@@ -6,7 +6,7 @@
 #include "essh/base/log.h"
 #include "essh/config/fields.h"
 #include "essh/decode/session.h"
-#include "essh/train/run.h"
+#include "essh/store/run_folder.h"
 
 namespace essh::verbs {
 namespace {

@@ -5,6 +5,7 @@
 #include "apps/essh/verbs.h"
 #include "essh/base/file.h"
 #include "essh/base/log.h"
+#include "essh/store/run_folder.h"
 
 namespace essh::verbs {
 namespace {
@@ -14,7 +15,7 @@ struct Options {
 };
 
 void run(const Options& o) {
-  const auto out = o.out.empty() ? o.run / "report.html" : o.out;
+  const auto out = o.out.empty() ? o.run / kRunReport : o.out;
   write_durably(out, to_html(read_run(o.run)));
   log::info("{}", out.string());
 }

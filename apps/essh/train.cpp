@@ -53,9 +53,10 @@ void run(const Options& o) {
   auto settings = o.settings;
   if (!o.data.empty()) settings.push_back("data.path=" + to_text(Json(o.data)));
   const auto recipe = load_recipe(o.recipe, settings);
+  if (recipe.data.path.empty() && recipe.data.task.empty())
+    fail(ErrorKind::Usage,
+         "train: say what to train on: --data FOLDER (`essh prepare` makes one), or data.task in the recipe");
   if (o.dry_run) {
-    if (recipe.data.path.empty() && recipe.data.task.empty())
-      fail(ErrorKind::Usage, "train: --dry-run measures a few steps and needs --data FOLDER");
     OpenDevice device(o.device);
     return print_estimate(estimate_run(recipe, device.stream), o.json);
   }

@@ -6,7 +6,7 @@
 #include "apps/essh/verbs.h"
 #include "essh/base/error.h"
 #include "essh/base/json.h"
-#include "essh/train/run.h"
+#include "essh/store/run_folder.h"
 
 namespace essh::verbs {
 namespace {

@@ -33,7 +33,7 @@ class TrainMemory(unittest.TestCase):
             large = train(96)
             self.assertEqual(large.returncode, 5, large.stderr)
             self.assertIn("activations", large.stderr)
-            advice = re.search(r"--set run.micro_batch=(\d+)", large.stderr)
+            advice = re.search(r"run\.micro_batch=(\d+)", large.stderr)
             self.assertIsNotNone(advice, large.stderr)
             fits = int(advice.group(1))
             print(f"96 sequences do not fit, {fits} do")

@@ -37,7 +37,7 @@ class Usage(unittest.TestCase):
         result = subprocess.run([ESSH, "bench", "decode", "tiny", "--threads", "4096"], capture_output=True, text=True, timeout=60,
                                 preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (limit, limit)))
         self.assertEqual(result.returncode, EXIT_USAGE, result.stderr)
-        self.assertIn("use fewer with --threads", result.stderr)
+        self.assertIn("use fewer", result.stderr)
 
     def test_mistakes_are_usage_errors_on_standard_error(self):
         for arguments in ([], ["nonsense"], ["--nonsense"]):

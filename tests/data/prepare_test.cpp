@@ -126,7 +126,7 @@ TEST_F(PrepareTest, RunningAgainIsFree) {
   EXPECT_FALSE(fs::exists(chosen.folder / "prepare.state.json.tmp-77"));
   auto other = chosen;
   other.field = "body";
-  EXPECT_NE(message_of([&] { prepare(other, byte_encoder()); }).find("--field was \"text\""), std::string::npos);
+  EXPECT_NE(message_of([&] { prepare(other, byte_encoder()); }).find("the field was \"text\""), std::string::npos);
   fs::remove(chosen.folder / "train-00000.bin");
   EXPECT_NE(message_of([&] { prepare(chosen, byte_encoder()); }).find("train-00000.bin"), std::string::npos);
 }
@@ -141,7 +141,7 @@ TEST_F(PrepareTest, ASourceThatChangedBetweenRestartsIsNamed) {
   EXPECT_NE(message_of([&] { prepare(chosen, byte_encoder()); }).find("the source " + path + " changed"),
             std::string::npos);
   chosen.shard_tokens = 77;
-  EXPECT_NE(message_of([&] { prepare(chosen, byte_encoder()); }).find("--shard-tokens was 10000"), std::string::npos);
+  EXPECT_NE(message_of([&] { prepare(chosen, byte_encoder()); }).find("shard_tokens was 10000"), std::string::npos);
 }
 
 TEST_F(PrepareTest, PartsTogetherHoldEachDocumentOnce) {

@@ -33,7 +33,7 @@ struct RanksTest : TrainerTest {
       auto losses = trainer->validate();
       auto end = trainer->snapshot();
       if (group.rank() > 0) {
-        EXPECT_TRUE(end.first.empty());
+        EXPECT_TRUE(end.states.at("first").empty());
         return;
       }
       outcome.losses = std::move(losses);
@@ -66,12 +66,12 @@ TEST_F(RanksTest, AnyNumberOfRanksMakesTheSameSteps) {
       EXPECT_NEAR(b.reduced_loss, a.reduced_loss, 2e-5 * a.full_loss) << "step " << a.step;
       EXPECT_NEAR(b.norm, a.norm, 1e-4 * a.norm) << "step " << a.step;
       EXPECT_EQ(b.full_tokens, a.full_tokens);
-      EXPECT_EQ(b.shares, a.shares);
+      EXPECT_EQ(b.micro_batches, a.micro_batches);
       EXPECT_NEAR(b.flops, a.flops, 1e-9 * a.flops);
     }
     EXPECT_LT(distance(alone.end.weights, many.end.weights), 1e-3);
-    EXPECT_LT(distance(alone.end.first, many.end.first), 1e-3);
-    EXPECT_LT(distance(alone.end.second, many.end.second), 1e-3);
+    EXPECT_LT(distance(alone.end.states.at("first"), many.end.states.at("first")), 1e-3);
+    EXPECT_LT(distance(alone.end.states.at("second"), many.end.states.at("second")), 1e-3);
     for (std::size_t i = 0; i < alone.end.squares.size(); ++i)
       EXPECT_NEAR(many.end.squares[i], alone.end.squares[i], 1e-4 * alone.end.squares[i] + 1e-12);
     for (const auto& [tier, loss] : alone.losses) EXPECT_NEAR(many.losses.at(tier), loss, 1e-4 * loss) << tier;
@@ -82,15 +82,14 @@ TEST_F(RanksTest, AnyNumberOfRanksMakesTheSameSteps) {
 TEST_F(RanksTest, TheFirstStepAgreesToRounding) {
   const auto settings = recipe({"elastic.warmup_tokens=0", "elastic.kl=1"});
   const auto alone = train(settings, 1, 1), pair = train(settings, 2, 1);
-  EXPECT_LT(distance(alone.end.first, pair.end.first), 2e-6);
+  EXPECT_LT(distance(alone.end.states.at("first"), pair.end.states.at("first")), 2e-6);
   EXPECT_NEAR(pair.reports[0].norm, alone.reports[0].norm, 1e-6 * alone.reports[0].norm);
 }
 
 TEST_F(RanksTest, TwoRanksTwiceAreTheSameBits) {
   const auto a = train(recipe(), 2, 12), b = train(recipe(), 2, 12);
   EXPECT_TRUE(same_bits(a.end.weights, b.end.weights));
-  EXPECT_TRUE(same_bits(a.end.first, b.end.first));
-  EXPECT_TRUE(same_bits(a.end.second, b.end.second));
+  EXPECT_TRUE(same_bits(a.end.states, b.end.states));
   EXPECT_EQ(a.end.squares, b.end.squares);
 }
 
@@ -99,7 +98,7 @@ TEST_F(RanksTest, ResumingOnAsManyRanksChangesNoBit) {
   const auto part = train(recipe(), 2, 7);
   const auto rest = train(recipe(), 2, 5, &part.end);
   EXPECT_TRUE(same_bits(straight.end.weights, rest.end.weights));
-  EXPECT_TRUE(same_bits(straight.end.first, rest.end.first));
+  EXPECT_TRUE(same_bits(straight.end.states, rest.end.states));
   EXPECT_EQ(straight.end.squares, rest.end.squares);
   EXPECT_EQ(straight.end.position, rest.end.position);
 }
@@ -113,7 +112,7 @@ TEST_F(RanksTest, ACheckpointGoesOnWithAnotherNumberOfRanks) {
   EXPECT_EQ(changed.end.step, 12);
   EXPECT_EQ(changed.end.position, straight.end.position);
   EXPECT_LT(distance(straight.end.weights, changed.end.weights), 1e-3);
-  EXPECT_LT(distance(straight.end.first, changed.end.first), 1e-3);
+  EXPECT_LT(distance(straight.end.states.at("first"), changed.end.states.at("first")), 1e-3);
   // A change of ranks alone loses nothing: what is written back is what was read.
   on_groups(2, [&](comm::Group& group) {
     Setup setup(settings, 1);
@@ -122,8 +121,7 @@ TEST_F(RanksTest, ACheckpointGoesOnWithAnotherNumberOfRanks) {
     const auto again = trainer->snapshot();
     if (group.rank() > 0) return;
     EXPECT_TRUE(same_bits(again.weights, state.weights));
-    EXPECT_TRUE(same_bits(again.first, state.first));
-    EXPECT_TRUE(same_bits(again.second, state.second));
+    EXPECT_TRUE(same_bits(again.states, state.states));
     EXPECT_EQ(again.squares, state.squares);
     EXPECT_EQ(again.sampler, state.sampler);
   });
@@ -133,7 +131,7 @@ TEST_F(RanksTest, OrderingMovesTheMomentsOfAllRanks) {
   const auto settings = recipe();
   auto before = train(settings, 1, 3).end;
   // Moments that tell where they come from: ordering must move them as it moves the weights.
-  for (std::size_t i = 0; i < before.weights.size(); ++i) before.first[i] = before.weights[i];
+  for (std::size_t i = 0; i < before.weights.size(); ++i) before.states.at("first")[i] = before.weights[i];
   const auto order_in = [&](int ranks) {
     const ParameterLayout layout(before.config);
     std::vector<float> moved;
@@ -141,14 +139,14 @@ TEST_F(RanksTest, OrderingMovesTheMomentsOfAllRanks) {
       auto stream = cpu_stream(1);
       Arena arena(Device::Cpu);
       Shards shards(layout, group, stream);
-      Array<float> parts(Device::Cpu, shards.held(), "parts");
+      Array<float> shares(Device::Cpu, shards.held(), "shares");
       const Vector<const float> weights{before.weights.data(), layout.size()};
-      shards.keep(weights, 0, layout.size(), parts.view());
+      shards.keep(weights, 0, layout.size(), shares.view());
       const auto order = importance_order(
           stream, arena, layout, weights,
           dense<const double>(before.squares.data(), before.config.num_hidden_layers, before.config.intermediate_size));
-      order_units(stream, arena, layout, order, shards, parts.view());
-      const auto whole = shards.whole(parts.view(), 0, layout.size(), arena);
+      order_units(stream, arena, layout, order, shards, shares.view());
+      const auto whole = shards.whole(shares.view(), 0, layout.size(), arena);
       if (group.rank() == 0) moved.assign(whole.data, whole.data + whole.size);
     });
     return moved;
@@ -187,6 +185,39 @@ TEST_F(RanksTest, ShardsCoverTheParametersOnceAndNeverTooEarly) {
       EXPECT_EQ(end, 0);
     });
     EXPECT_TRUE(std::all_of(owners.begin(), owners.end(), [](int count) { return count == 1; }));
+  }
+}
+
+TEST(Shards, CutAtTensorBordersAndEvenUpToOneTensor) {
+  for (const char* name : {"tiny", "370m", "1.5b", "synthetic"}) {
+    const ParameterLayout layout(preset(name));
+    for (const int ranks : {2, 3, 8}) {
+      const Index even = layout.size() / ranks;
+      Index largest = 0;
+      std::map<Index, std::size_t> tensors;  // by where they begin
+      for (std::size_t tensor = 0; tensor < layout.tensors().size(); ++tensor) {
+        const Index size = tensor_end(layout, tensor) - layout.offset(tensor);
+        if (size <= even) largest = std::max(largest, size);
+        tensors[layout.offset(tensor)] = tensor;
+      }
+      on_groups(ranks, [&](comm::Group& group) {
+        auto stream = cpu_stream(1);
+        const Shards shards(layout, group, stream);
+        EXPECT_LE(shards.held(), even + largest + 1) << name << " on " << ranks;
+        for (const auto& bucket : shards.buckets()) {
+          EXPECT_TRUE(tensors.contains(bucket.begin));
+          for (const Index cut : {bucket.own_begin, bucket.own_end}) {
+            if (cut == layout.size()) continue;
+            const auto [begin, tensor] = *std::prev(tensors.upper_bound(cut));
+            const auto& spec = layout.tensors()[tensor];
+            const bool by_rows = spec.role == Role::Embedding || spec.rows * spec.cols > even;
+            EXPECT_EQ((cut - begin) % spec.cols, 0) << spec.name;
+            EXPECT_TRUE(cut == begin || by_rows) << spec.name << " of " << name << " on " << ranks;
+            EXPECT_EQ(cut % 64, 0);
+          }
+        }
+      });
+    }
   }
 }
 

@@ -2,9 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include <set>
+
 #include "essh/base/error.h"
 #include "essh/model/cost.h"
-#include "essh/train/schedule.h"
+#include "essh/train/stage.h"
 
 namespace essh {
 namespace {
@@ -78,20 +80,51 @@ TEST(Recipe, ConfigFollowsTheRecipe) {
   EXPECT_EQ(full_capacity(specialist), find_tier(recipe_config(load_recipe("tiny", {}), 1000, 3), "T4").capacity);
 }
 
+TEST(Stage, RefinementDrawsOneBudgetAStepOrShufflesTheTiers) {
+  const auto drawn = [](const std::vector<std::string>& settings, Index step) {
+    const auto recipe = load_recipe("tiny", settings);
+    return make_refinement(recipe, recipe_config(recipe, 256, 0))->budgets(step, 0, 20);
+  };
+  for (Index step = 0; step < 10; ++step) {
+    const auto one = drawn({"refine.budgets=[0.25, 0.5]"}, step);
+    EXPECT_EQ(one, std::vector<double>(20, one.front()));
+    EXPECT_TRUE(one.front() == 0.25 || one.front() == 0.5);
+  }
+  const auto config = recipe_config(load_recipe("tiny", {}), 256, 0);
+  std::set<double> below;
+  for (const auto& tier : tiers_of(config)) {
+    if (tier.budget < 1) below.insert(tier.budget);
+  }
+  const auto shuffled = drawn({"refine.sampling=shuffle"}, 3);
+  EXPECT_EQ(std::set<double>(shuffled.begin(), shuffled.end()), below);
+  EXPECT_NE(shuffled, drawn({"refine.sampling=shuffle"}, 4));
+  EXPECT_EQ(drawn({"refine.sampling=shuffle", "model.tier=T4"}, 0).size(), 20u) << "a specialist has no tiers below";
+}
+
 TEST(Schedule, RisesAndFalls) {
-  OptimizerRecipe r;
-  r.rate = 1;
-  r.warmup = 0.1;
-  r.floor = 0.1;
-  EXPECT_DOUBLE_EQ(learning_rate(r, 0, 100), 0.1);
-  EXPECT_DOUBLE_EQ(learning_rate(r, 9, 100), 1.0);
-  EXPECT_NEAR(learning_rate(r, 55, 100), 0.55, 1e-12);
-  EXPECT_NEAR(learning_rate(r, 100, 100), 0.1, 1e-12);
-  r.schedule = "wsd";
-  EXPECT_DOUBLE_EQ(learning_rate(r, 80, 100), 1.0);
-  EXPECT_NEAR(learning_rate(r, 90, 100), 0.55, 1e-12);
-  r.schedule = "constant";
-  EXPECT_DOUBLE_EQ(learning_rate(r, 99, 100), 1.0);
+  Schedule s{.peak = 1, .warmup = 0.1, .floor = 0.1, .decay_share = 0.2, .steps = 100};
+  EXPECT_DOUBLE_EQ(s.rate(0), 0.1);
+  EXPECT_DOUBLE_EQ(s.rate(9), 1.0);
+  EXPECT_NEAR(s.rate(55), 0.55, 1e-12);
+  EXPECT_NEAR(s.rate(100), 0.1, 1e-12);
+  s.shape = "wsd";
+  EXPECT_DOUBLE_EQ(s.rate(80), 1.0);
+  EXPECT_NEAR(s.rate(90), 0.55, 1e-12);
+  s.shape = "constant";
+  EXPECT_DOUBLE_EQ(s.rate(99), 1.0);
+}
+
+TEST(Schedule, TheStagesTakeTheirOwnSettings) {
+  const auto recipe = load_recipe("tiny", {"optimizer.schedule=wsd", "optimizer.decay_share=0.5", "refine.steps=10"});
+  const auto config = recipe_config(recipe, 256, 0);
+  const auto pretraining = make_pretraining(recipe, config)->settings.schedule,
+             refinement = make_refinement(recipe, config)->settings.schedule;
+  EXPECT_EQ(pretraining.shape, "wsd");
+  EXPECT_EQ(pretraining.peak, recipe.optimizer.rate);
+  EXPECT_EQ(pretraining.steps, recipe.run.steps);
+  EXPECT_NEAR(pretraining.rate(recipe.run.steps), recipe.optimizer.floor * recipe.optimizer.rate, 1e-12);
+  EXPECT_EQ(refinement.peak, recipe.refine.rate);
+  EXPECT_NEAR(refinement.rate(10), 0, 1e-12) << "falls to zero";
 }
 
 }  // namespace

@@ -18,7 +18,8 @@ TEST_F(TrainerTest, TwentyStepsFollowTheReferenceInDouble) {
                           "optimizer.clip=0.1", "optimizer.schedule=wsd"}) {
     Setup setup(recipe({"elastic.ordering_period=0", arm}), 2);
     const auto trainer = setup.trainer();
-    ReferenceTrainer reference(Stage::Pretraining, setup.recipe, setup.config, setup.data);
+    ReferenceTrainer reference(make_pretraining(setup.recipe, setup.config)->settings, setup.recipe, setup.config,
+                               setup.data);
     Curve single, exact;
     for (int i = 0; i < 20; ++i) {
       single.reports.push_back(trainer->step());
@@ -33,16 +34,18 @@ TEST_F(TrainerTest, TwentyStepsFollowTheReferenceInDouble) {
 
 TEST_F(TrainerTest, RefinementFollowsTheReferenceInDouble) {
   Setup setup(recipe({"refine.steps=10", "refine.rate=2e-3"}), 2);
-  Trainer<float> trainer(Stage::Refinement, setup.recipe, setup.config, setup.data, setup.stream, *setup.alone);
+  Trainer<float> trainer(make_refinement(setup.recipe, setup.config), setup.recipe, setup.config, setup.data,
+                         setup.stream, *setup.alone);
   Parameters<float> start(setup.config);
   initialise(start, setup.config, setup.recipe.run.seed);
   trainer.start(start);
-  ReferenceTrainer reference(Stage::Refinement, setup.recipe, setup.config, setup.data);
+  ReferenceTrainer reference(make_refinement(setup.recipe, setup.config)->settings, setup.recipe, setup.config,
+                             setup.data);
   Curve single, exact;
   for (int i = 0; i < 10; ++i) {
     single.reports.push_back(trainer.step());
-    ASSERT_EQ(single.reports.back().shares.size(), 1u) << "one capacity a step";
-    exact.reports.push_back(reference.refinement_step(single.reports.back().shares.begin()->first));
+    ASSERT_EQ(single.reports.back().micro_batches.size(), 1u) << "one capacity a step";
+    exact.reports.push_back(reference.refinement_step(single.reports.back().micro_batches.begin()->first));
   }
   single.losses = trainer.validate();
   exact.losses = reference.validate();

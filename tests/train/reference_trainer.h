@@ -9,8 +9,6 @@
 #include "essh/data/loader.h"
 #include "essh/model/initialise.h"
 #include "essh/model/model.h"
-#include "essh/train/capacity_sampler.h"
-#include "essh/train/schedule.h"
 #include "essh/train/trainer.h"
 
 namespace essh {
@@ -20,7 +18,8 @@ namespace essh {
 // places by rounding.
 class ReferenceTrainer {
  public:
-  ReferenceTrainer(Stage stage, const Recipe& recipe, const ModelConfig& config, const TrainingData& data)
+  ReferenceTrainer(const Stage::Settings& stage, const Recipe& recipe, const ModelConfig& config,
+                   const TrainingData& data)
       : stage_(stage),
         recipe_(recipe),
         config_(config),
@@ -31,7 +30,7 @@ class ReferenceTrainer {
         first_(config),
         second_(config),
         sampler_(recipe.elastic, config, recipe.run.seed, recipe.run.steps),
-        sequences_(data.training(recipe.run.seed + (stage == Stage::Refinement ? 0x5ef1e0u : 0))) {
+        sequences_(data.training(stage.seed)) {
     Parameters<float> start(config);
     initialise(start, config, recipe.run.seed);
     std::copy_n(start.data(), start.layout().size(), weights_.data());
@@ -52,7 +51,7 @@ class ReferenceTrainer {
       }
       arena_.release();
     }
-    return end_step(recipe_.optimizer, recipe_.run.steps);
+    return end_step();
   }
 
   // Every micro-batch at full capacity and at one other.
@@ -66,12 +65,7 @@ class ReferenceTrainer {
             teacher);
       arena_.release();
     }
-    auto schedule = recipe_.optimizer;
-    schedule.rate = recipe_.refine.rate;
-    schedule.warmup = recipe_.refine.warmup;
-    schedule.schedule = "cosine";
-    schedule.floor = 0;
-    return end_step(schedule, recipe_.refine.steps);
+    return end_step();
   }
 
   // Mean loss of every tier on the validation split.
@@ -104,19 +98,21 @@ class ReferenceTrainer {
   }
 
   // Clipping and AdamW.
-  StepReport end_step(const OptimizerRecipe& o, Index steps) {
+  StepReport end_step() {
+    const auto& o = recipe_.optimizer;
     report_.full_loss /= std::max<double>(1, static_cast<double>(report_.full_tokens));
     report_.reduced_loss /= std::max<double>(1, static_cast<double>(report_.reduced_tokens));
     report_.divergence /= std::max<double>(1, static_cast<double>(report_.reduced_tokens));
     double squares = 0;
     for (Index i = 0; i < gradient_.layout().size(); ++i) squares += gradient_.data()[i] * gradient_.data()[i];
     report_.norm = std::sqrt(squares);
-    const double clip = report_.norm > o.clip ? o.clip / report_.norm : 1, rate = learning_rate(o, step_, steps);
+    const double clip = report_.norm > o.clip ? o.clip / report_.norm : 1, rate = stage_.schedule.rate(step_);
     ++step_;
     for (std::size_t tensor = 0; tensor < weights_.layout().tensors().size(); ++tensor) {
       const auto& spec = weights_.layout().tensors()[tensor];
-      const bool decays =
-          stage_ == Stage::Refinement ? spec.rank == 2 : spec.role == Role::Matrix || spec.role == Role::ZeroLag;
+      const bool decays = stage_.decay == DecayGroups::Refinement
+                              ? spec.rank == 2
+                              : spec.role == Role::Matrix || spec.role == Role::ZeroLag;
       const auto w = weights_.tensor(tensor), g = gradient_.tensor(tensor), m = first_.tensor(tensor),
                  v = second_.tensor(tensor);
       for (std::size_t i = 0; i < w.size(); ++i) {
@@ -194,7 +190,7 @@ class ReferenceTrainer {
     model_.backward(pass, weights_.weights(), gradients, inputs, tape, d_hidden);
   }
 
-  Stage stage_;
+  Stage::Settings stage_;
   const Recipe& recipe_;
   ModelConfig config_;
   const TrainingData& data_;

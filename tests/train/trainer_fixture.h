@@ -77,7 +77,8 @@ struct TrainerTest : ::testing::Test {
           stream(cpu_stream(threads)) {}
     std::unique_ptr<Trainer<float>> trainer() { return trainer(*alone); }
     std::unique_ptr<Trainer<float>> trainer(comm::Group& group) {
-      auto made = std::make_unique<Trainer<float>>(Stage::Pretraining, recipe, config, data, stream, group);
+      auto made =
+          std::make_unique<Trainer<float>>(make_pretraining(recipe, config), recipe, config, data, stream, group);
       Parameters<float> weights(config);
       initialise(weights, config, recipe.run.seed);
       made->start(weights);
@@ -88,6 +89,11 @@ struct TrainerTest : ::testing::Test {
 
 inline bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
   return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
+}
+using States = std::map<std::string, std::vector<float>>;
+inline bool same_bits(const States& a, const States& b) {
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(),
+                    [](const auto& x, const auto& y) { return x.first == y.first && same_bits(x.second, y.second); });
 }
 
 }  // namespace essh

@@ -5,7 +5,11 @@
 #include <algorithm>
 
 #include "essh/base/file.h"
+#include "essh/base/json.h"
+#include "essh/store/folder_writer.h"
 #include "essh/store/model_folder.h"
+#include "essh/store/run_folder.h"
+#include "essh/store/safetensors.h"
 #include "essh/train/run.h"
 #include "tests/train/trainer_fixture.h"
 
@@ -24,8 +28,7 @@ TEST_F(TrainerTest, StoppingAndResumingChangesNoBit) {
     while (!resumed->finished()) resumed->step();
     const auto a = straight->snapshot(), b = resumed->snapshot();
     EXPECT_TRUE(same_bits(a.weights, b.weights)) << sampling;
-    EXPECT_TRUE(same_bits(a.first, b.first));
-    EXPECT_TRUE(same_bits(a.second, b.second));
+    EXPECT_TRUE(same_bits(a.states, b.states));
     EXPECT_EQ(a.squares, b.squares);
     EXPECT_EQ(a.position, b.position);
   }
@@ -113,6 +116,90 @@ TEST_F(TrainerTest, ADiskFullAtAnyMomentKeepsTheLastGoodCheckpoint) {
       break;
     }
     ASSERT_LT(k, 200u);
+  }
+}
+
+TEST_F(TrainerTest, ACheckpointHoldsEveryTensorOfEveryState) {
+  Setup setup(recipe(), 1);
+  auto trainer = setup.trainer();
+  for (int i = 0; i < 3; ++i) trainer->step();
+  const auto saved = trainer->snapshot();
+  Checkpoints checkpoints(folder / "checkpoints", 1);
+  checkpoints.save(saved);
+  checkpoints.finish();
+  const auto file = SafetensorsFile::open(folder / "checkpoints" / "step-00000003" / "state.safetensors");
+  const ParameterLayout layout(setup.config);
+  EXPECT_EQ(file.tensors().size(), 3 * layout.tensors().size() + 1);
+  for (const char* array : {"weights", "first", "second"}) {
+    for (const auto& spec : layout.tensors()) {
+      const auto* info = file.find(array + ("/" + spec.name));
+      ASSERT_NE(info, nullptr) << array << " of " << spec.name;
+      EXPECT_EQ(std::vector<Index>(info->shape.begin(), info->shape.end()), spec.shape());
+    }
+  }
+  const auto read = checkpoints.newest();
+  ASSERT_TRUE(read.has_value());
+  EXPECT_EQ(read->algorithm, "adamw");
+  EXPECT_TRUE(same_bits(read->weights, saved.weights));
+  EXPECT_TRUE(same_bits(read->states, saved.states));
+}
+
+// As checkpoints were before they named tensors: flat arrays, and nothing about the algorithm.
+TEST_F(TrainerTest, ACheckpointOfFlatArraysGoesOnBitByBit) {
+  Setup setup(recipe(), 1);
+  auto straight = setup.trainer();
+  for (int i = 0; i < 5; ++i) straight->step();
+  const auto s = straight->snapshot();
+  const auto write = [&](const fs::path& target, const std::string& layout) {
+    FolderWriter writer(target, ExistingFolder::Replace);
+    const Json header = {{"stage", s.stage},   {"step", s.step},     {"position", s.position},
+                         {"tokens", s.tokens}, {"validation", 0.0},  {"sampler", s.sampler},
+                         {"data", s.data},     {"recipe", s.recipe}, {"layout", layout}};
+    write_durably(writer.folder() / "trainer.json", to_text(header));
+    write_durably(writer.folder() / "config.json", to_text(config_json(s.config)));
+    const std::vector<std::uint64_t> flat = {s.weights.size()};
+    SafetensorsWriter file(writer.folder() / "state.safetensors", {{"weights", DType::F32, flat},
+                                                                   {"first", DType::F32, flat},
+                                                                   {"second", DType::F32, flat},
+                                                                   {"squares", DType::F64, {s.squares.size()}}});
+    for (const auto& info : file.tensors()) {
+      if (info.name == "squares")
+        file.write_as<double>(info, s.squares);
+      else
+        file.write_as<float>(info, info.name == "weights" ? s.weights : s.states.at(info.name));
+    }
+    file.commit();
+    writer.commit();
+  };
+  std::uint64_t hash = 0xcbf29ce484222325u;
+  for (const auto& spec : tensor_list(s.config)) {
+    for (const char c : fmt::format("{} {} {}\n", spec.name, spec.rows, spec.cols))
+      hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3u;
+  }
+  write(folder / "flat", fmt::format("{:016x}", hash));
+  auto resumed = setup.trainer();
+  resumed->resume(read_checkpoint(folder / "flat"));
+  for (int i = 0; i < 5; ++i) {
+    straight->step();
+    resumed->step();
+  }
+  const auto a = straight->snapshot(), b = resumed->snapshot();
+  EXPECT_TRUE(same_bits(a.weights, b.weights));
+  EXPECT_TRUE(same_bits(a.states, b.states));
+  write(folder / "other", "0123456789abcdef");
+  EXPECT_THROW(read_checkpoint(folder / "other"), Error);
+}
+
+TEST_F(TrainerTest, StatesOfAnotherAlgorithmAreRefused) {
+  Setup setup(recipe(), 1);
+  auto trainer = setup.trainer();
+  auto snapshot = trainer->snapshot();
+  snapshot.algorithm = "muon";
+  try {
+    trainer->resume(snapshot);
+    FAIL() << "accepted";
+  } catch (const Error& error) {
+    EXPECT_STREQ(error.what(), "the checkpoint holds states of the optimizer muon, the recipe trains with adamw");
   }
 }
 

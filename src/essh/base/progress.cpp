@@ -4,28 +4,17 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
-#include <cstdlib>
-
 #include "essh/base/log.h"
 #include "essh/base/units.h"
 
 namespace essh {
-
-bool terminal_output() {
-  return ::isatty(STDERR_FILENO) == 1;
-}
-
-bool colours_wanted() {
-  const char* no_color = std::getenv("NO_COLOR");
-  return terminal_output() && (no_color == nullptr || *no_color == '\0');
-}
 
 Progress::Progress(std::string title, double total, std::string unit, double scale)
     : title_(std::move(title)),
       unit_(std::move(unit)),
       total_(total),
       scale_(scale),
-      terminal_(terminal_output()),
+      terminal_(::isatty(STDERR_FILENO) == 1),
       start_(Clock::now()),
       drawn_(terminal_ ? start_ - std::chrono::hours(1) : start_) {}
 

@@ -36,8 +36,4 @@ class Progress {
   Clock::time_point drawn_;
 };
 
-// Whether standard error is a terminal; escape codes go there only, and colours only without NO_COLOR.
-bool terminal_output();
-bool colours_wanted();
-
 }  // namespace essh

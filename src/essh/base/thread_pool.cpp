@@ -120,8 +120,7 @@ ThreadPool::ThreadPool(int threads) : team_(std::make_unique<Team>(std::max(thre
       team_->workers[started].thread = std::thread([team = team_.get(), started] { team->work(started); });
   } catch (const std::system_error& error) {
     team_->end();
-    fail(ErrorKind::Usage, "the system gives {} threads of {} ({}); use fewer with --threads", started + 1, threads,
-         error.what());
+    fail(ErrorKind::Usage, "the system gives {} threads of {} ({}); use fewer", started + 1, threads, error.what());
   }
 }
 

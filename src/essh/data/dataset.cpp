@@ -89,11 +89,10 @@ Dataset::Dataset(const fs::path& folder, Verify verify) {
   format_ = manifests.front().plan.tokens;
   eos_id_ = manifests.front().plan.eos_id;
   Sha256 fingerprint;
-  const auto open_split = [&](SplitManifest DatasetManifest::*split, double& bytes_per_token) {
+  double valid_bytes = 0;
+  const auto open_split = [&](SplitManifest DatasetManifest::*split) {
     std::vector<Shard> shards;
-    double bytes = 0;
     for (const auto& manifest : manifests) {
-      bytes += static_cast<double>((manifest.*split).bytes);
       for (const auto& entry : (manifest.*split).shards) {
         shards.emplace_back(folder, entry, format_, verify);
         const auto line = fmt::format("{} {};", entry.tokens, entry.checksum);
@@ -101,12 +100,12 @@ Dataset::Dataset(const fs::path& folder, Verify verify) {
       }
     }
     fingerprint.update(std::as_bytes(std::span("\n", 1)));
-    TokenStream stream(std::move(shards));
-    bytes_per_token = stream.tokens() > 0 ? bytes / static_cast<double>(stream.tokens()) : 0;
-    return stream;
+    return TokenStream(std::move(shards));
   };
-  train_ = open_split(&DatasetManifest::train, train_bytes_per_token_);
-  valid_ = open_split(&DatasetManifest::valid, valid_bytes_per_token_);
+  train_ = open_split(&DatasetManifest::train);
+  valid_ = open_split(&DatasetManifest::valid);
+  for (const auto& manifest : manifests) valid_bytes += static_cast<double>(manifest.valid.bytes);
+  if (valid_.tokens() > 0) valid_bytes_per_token_ = valid_bytes / static_cast<double>(valid_.tokens());
   fingerprint.update(std::as_bytes(std::span(format_.tokenizer_hash)));
   fingerprint_ = fingerprint.hex();
 }

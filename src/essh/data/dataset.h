@@ -39,7 +39,6 @@ class Dataset {
   const TokenStream& valid() const { return valid_; }
   // Bytes of text per token of the split, the end-of-text tokens counted; 0 for an empty one. Bits per byte are the
   // mean loss in bits divided by this.
-  double train_bytes_per_token() const { return train_bytes_per_token_; }
   double valid_bytes_per_token() const { return valid_bytes_per_token_; }
   std::int64_t vocab_size() const { return format_.vocab_size; }
   std::int32_t eos_id() const { return eos_id_; }
@@ -54,7 +53,6 @@ class Dataset {
   std::int32_t eos_id_ = 0;
   TokenStream train_;
   TokenStream valid_;
-  double train_bytes_per_token_ = 0;
   double valid_bytes_per_token_ = 0;
   std::string fingerprint_;
 };

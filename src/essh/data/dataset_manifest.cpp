@@ -167,11 +167,11 @@ DatasetManifest read_manifest(const std::filesystem::path& path) {
 
 std::string difference(const DatasetPlan& before, const DatasetPlan& now) {
   if (before.tokens != now.tokens || before.eos_id != now.eos_id) return "the tokenizer differs";
-  if (before.field != now.field) return fmt::format("--field was \"{}\"", before.field);
-  if (before.valid_fraction != now.valid_fraction) return fmt::format("--valid-fraction was {}", before.valid_fraction);
-  if (before.shard_tokens != now.shard_tokens) return fmt::format("--shard-tokens was {}", before.shard_tokens);
+  if (before.field != now.field) return fmt::format("the field was \"{}\"", before.field);
+  if (before.valid_fraction != now.valid_fraction) return fmt::format("valid_fraction was {}", before.valid_fraction);
+  if (before.shard_tokens != now.shard_tokens) return fmt::format("shard_tokens was {}", before.shard_tokens);
   if (before.part != now.part || before.parts != now.parts)
-    return fmt::format("--part was {}/{}", before.part, before.parts);
+    return fmt::format("the part was {}/{}", before.part, before.parts);
   for (std::size_t i = 0; i < before.sources.size() || i < now.sources.size(); ++i) {
     if (i == now.sources.size()) return fmt::format("the source {} is no longer there", before.sources[i].path);
     if (i == before.sources.size()) return fmt::format("the source {} was added", now.sources[i].path);

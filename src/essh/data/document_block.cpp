@@ -30,7 +30,7 @@ std::string describe(LineFault fault, std::string_view field) {
     case LineFault::TooDeep:
       return "JSON nested too deeply";
     case LineFault::FieldMissing:
-      return fmt::format("no field \"{}\" (choose one with --field)", field);
+      return fmt::format("no field \"{}\" (name the one with the text)", field);
     case LineFault::FieldNotString:
       return fmt::format("the field \"{}\" is not a string", field);
     case LineFault::FieldTwice:

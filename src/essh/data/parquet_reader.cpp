@@ -67,7 +67,7 @@ class ParquetReader final : public DocumentReader {
       for (int i = 0; i < std::min(schema->num_columns(), 20); ++i) {
         known += (i > 0 ? ", " : "") + schema->Column(i)->path()->ToDotString();
       }
-      fail(ErrorKind::BadFile, "{}: no column \"{}\"; choose one with --field: {}", name_, column, known);
+      fail(ErrorKind::BadFile, "{}: no column \"{}\"; choose one as the field: {}", name_, column, known);
     }
     const auto* descriptor = schema->Column(column_);
     if (descriptor->physical_type() != parquet::Type::BYTE_ARRAY || descriptor->max_repetition_level() != 0 ||

@@ -37,14 +37,14 @@ struct Work {
 
 DatasetPlan make_plan(const PrepareOptions& options, const TextEncoder& encoder) {
   if (options.parts < 1 || options.part < 1 || options.part > options.parts) {
-    fail(ErrorKind::Usage, "--part {}/{}: a part is one of 1/{} to {}/{}", options.part, options.parts, options.parts,
+    fail(ErrorKind::Usage, "part {}/{}: a part is one of 1/{} to {}/{}", options.part, options.parts, options.parts,
          options.parts, options.parts);
   }
   if (!(options.valid_fraction >= 0 && options.valid_fraction < 1)) {
-    fail(ErrorKind::Usage, "--valid-fraction must be at least 0 and below 1, got {}", options.valid_fraction);
+    fail(ErrorKind::Usage, "valid_fraction must be at least 0 and below 1, got {}", options.valid_fraction);
   }
   if (options.shard_tokens < 1 || options.shard_tokens > kMostTokens) {
-    fail(ErrorKind::Usage, "--shard-tokens must be at least 1, got {}", options.shard_tokens);
+    fail(ErrorKind::Usage, "shard_tokens must be at least 1, got {}", options.shard_tokens);
   }
   if (encoder.eos_id < 0 || encoder.eos_id >= encoder.format.vocab_size) {
     fail(ErrorKind::Usage, "the end-of-text token {} is outside the vocabulary of {}", encoder.eos_id,

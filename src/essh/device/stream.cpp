@@ -113,12 +113,12 @@ DeviceChoice parse_device(std::string_view name) {
   const auto [end, status] = std::from_chars(number.data(), number.data() + number.size(), index);
   if ((name != "cuda" && !name.starts_with("cuda:")) || status != std::errc{} || end != number.data() + number.size() ||
       index < 0)
-    fail(ErrorKind::Usage, "--device {}: choose cpu, cuda, cuda:N or auto", name);
+    fail(ErrorKind::Usage, "device {}: choose cpu, cuda, cuda:N or auto", name);
 #if !ESSH_WITH_CUDA
-  fail(ErrorKind::Unsupported, "--device {}: this build has no CUDA; build with `cmake --preset cuda`", name);
+  fail(ErrorKind::Unsupported, "device {}: this build has no CUDA; build with `cmake --preset cuda`", name);
 #endif
-  if (count == 0) fail(ErrorKind::Device, "--device {}: no GPU or no driver on this machine; use --device cpu", name);
-  if (index >= count) fail(ErrorKind::Usage, "--device {}: the last GPU is cuda:{}", name, count - 1);
+  if (count == 0) fail(ErrorKind::Device, "device {}: no GPU or no driver on this machine; use cpu", name);
+  if (index >= count) fail(ErrorKind::Usage, "device {}: the last GPU is cuda:{}", name, count - 1);
   return {.device = Device::Cuda, .index = index};
 }
 

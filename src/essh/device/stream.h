@@ -103,11 +103,6 @@ class Recording {
     else
       body();
   }
-  // What the operands were no longer holds.
-  void forget() {
-    graph_.reset();
-    runs_ = 0;
-  }
 
  private:
   // Memory is taken and products are tuned in runs of their own.

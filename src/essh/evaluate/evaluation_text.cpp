@@ -37,7 +37,7 @@ EvaluationText EvaluationText::from_dataset(const fs::path& folder) {
   text.dataset_ = std::make_unique<Dataset>(folder);
   text.tokenizer_hash_ = text.dataset_->tokenizer_hash();
   if (text.tokens() == 0) {
-    fail(ErrorKind::BadFile, "{}: the validation split is empty; prepare it with a larger --valid-fraction",
+    fail(ErrorKind::BadFile, "{}: the validation split is empty; prepare it with a larger valid_fraction",
          folder.string());
   }
   return text;
@@ -76,8 +76,8 @@ EvaluationText EvaluationText::open(const std::vector<fs::path>& data, const fs:
   if (data.size() == 1 && fs::is_directory(data.front())) {
     auto text = from_dataset(data.front());
     if (present && load_tokenizer(place)->hash() != text.tokenizer_hash_) {
-      fail(ErrorKind::BadFile, "{}: prepared with another tokenizer than {}; prepare it again with --tokenizer {}",
-           data.front().string(), place.string(), place.string());
+      fail(ErrorKind::BadFile, "{}: prepared with another tokenizer than {}; prepare it again with that one",
+           data.front().string(), place.string());
     }
     return text;
   }
@@ -86,7 +86,7 @@ EvaluationText EvaluationText::open(const std::vector<fs::path>& data, const fs:
       fail(ErrorKind::Usage, "{}: give one prepared folder, or files of text, not both", file.string());
   }
   if (!present) {
-    fail(ErrorKind::Usage, "{}: no tokenizer.json to read text with; give --tokenizer FILE, or a prepared dataset",
+    fail(ErrorKind::Usage, "{}: no tokenizer.json to read text with; name a tokenizer, or give a prepared dataset",
          model_folder.string());
   }
   return from_files(data, *load_tokenizer(place), eos, most_tokens);

@@ -8,6 +8,7 @@
 #include "essh/base/json.h"
 #include "essh/base/units.h"
 #include "essh/plot/xml.h"
+#include "essh/store/run_folder.h"
 
 namespace essh {
 namespace fs = std::filesystem;
@@ -294,13 +295,15 @@ std::string course_section(const std::vector<StepMetrics>& steps) {
 }  // namespace
 
 RunReport read_run(const fs::path& folder) {
-  if (!fs::exists(folder / kRunMetrics))
-    fail(ErrorKind::BadFile, "{}: no {}; give the folder of a run of essh train", folder.string(), kRunMetrics);
+  if (!fs::exists(folder / kPretrainingFiles.metrics))
+    fail(ErrorKind::BadFile, "{}: no {}; give the folder of a run of essh train", folder.string(),
+         kPretrainingFiles.metrics);
   const auto path = fs::absolute(folder).lexically_normal();
   RunReport report{.name = (path.has_filename() ? path : path.parent_path()).filename().string(),
-                   .metrics = read_metrics(folder / kRunMetrics),
+                   .metrics = read_metrics(folder / kPretrainingFiles.metrics),
                    .recipe = {}};
-  if (fs::exists(folder / kRunRefinementMetrics)) report.refinement = read_metrics(folder / kRunRefinementMetrics);
+  if (fs::exists(folder / kRefinementFiles.metrics))
+    report.refinement = read_metrics(folder / kRefinementFiles.metrics);
   if (fs::exists(folder / kRunRecipe)) report.recipe = read_text(folder / kRunRecipe, kRecipeLimit);
   if (const auto frontier = folder / kRunFrontier; fs::exists(frontier))
     report.frontier = frontier_from_json(read_json(frontier), frontier.string());

@@ -8,12 +8,6 @@
 
 namespace essh {
 
-// Names inside a run folder.
-inline constexpr const char* kRunMetrics = "metrics.jsonl";
-inline constexpr const char* kRunRefinementMetrics = "refine-metrics.jsonl";
-inline constexpr const char* kRunRecipe = "recipe.yaml";
-inline constexpr const char* kRunFrontier = "frontier.json";
-
 struct RunReport {
   std::string name;
   RunMetrics metrics;
@@ -22,7 +16,7 @@ struct RunReport {
   std::optional<Frontier> frontier = {};
 };
 
-// metrics.jsonl and, where they are, the metrics of the refinement, recipe.yaml and frontier.json of a run folder.
+// The metrics of a run folder (store/run_folder.h) and, where they are, those of the refinement, recipe and frontier.
 RunReport read_run(const std::filesystem::path& folder);
 
 // One HTML page: a summary, loss curves of pretraining and refinement, capacity shares, learning rate, throughput,

@@ -44,8 +44,9 @@ TrainingRates train(const ModelConfig& config, Stream& stream, const TrainingBen
   const OptimizerRecipe recipe;
   const auto alone = comm::make_single_group();
   Shards shards(layout, *alone, stream);
-  Optimizer optimizer(layout, recipe, DecayGroups::Pretraining, std::vector<bool>(layout.tensors().size()), shards,
-                      stream);
+  const auto made = make_optimizer(layout, recipe, DecayGroups::Pretraining, std::vector<bool>(layout.tensors().size()),
+                                   shards, stream);
+  Optimizer& optimizer = *made;
   Objective<T> objective(model, stream, bench.loss_rows);
   const auto full = full_capacity(config);
   const auto tiers = tiers_of(config);

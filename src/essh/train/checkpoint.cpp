@@ -16,29 +16,7 @@ namespace essh {
 namespace fs = std::filesystem;
 namespace {
 
-// The numbers of a snapshot, in trainer.json.
-struct Header {
-  std::string stage, data, recipe;
-  std::string layout = {};
-  Index step = 0, position = 0;
-  double tokens = 0, validation = 0;
-  std::vector<double> sampler;
-};
-
-template <class Visitor>
-void fields(Visitor& visit, Header& h) {
-  visit("stage", h.stage, Field{.required = true});
-  visit("step", h.step, Field{.min = 0, .required = true});
-  visit("position", h.position, Field{.min = 0, .required = true});
-  visit("tokens", h.tokens, Field{.min = 0, .required = true});
-  visit("validation", h.validation, Field{.required = true});
-  visit("sampler", h.sampler, Field{});
-  visit("data", h.data, Field{.required = true});
-  visit("recipe", h.recipe, Field{.required = true});
-  visit("layout", h.layout, Field{});
-}
-
-// Of the order of the tensors in the flat arrays.
+// Of the order of the tensors in flat arrays.
 std::string layout_fingerprint(const ParameterLayout& layout) {
   std::uint64_t hash = 0xcbf29ce484222325u;  // FNV-1a
   for (const auto& spec : layout.tensors()) {
@@ -53,11 +31,29 @@ std::string folder_name(Index step) {
 }
 
 void require_finite(const Snapshot& s) {
-  for (const auto* values : {&s.weights, &s.first, &s.second}) {
-    for (const float x : *values) {
-      if (!std::isfinite(x))
-        fail(ErrorKind::Internal, "step {}: weights or moments are not finite; nothing was saved", s.step);
-    }
+  const auto check = [&](const std::vector<float>& values) {
+    if (!std::all_of(values.begin(), values.end(), [](float x) { return std::isfinite(x); }))
+      fail(ErrorKind::Internal, "step {}: weights or optimizer states are not finite; nothing was saved", s.step);
+  };
+  check(s.weights);
+  for (const auto& [name, values] : s.states) check(values);
+}
+
+SnapshotHeader read_header(const fs::path& folder) {
+  SnapshotHeader header;
+  const auto place = (folder / "trainer.json").string();
+  read_fields(header, read_json(place, {.bytes = 8u << 20}), place);
+  return header;
+}
+
+// visit(name, shape, values) for every tensor of a flat array, as the file has it. Span: of float or const float.
+template <class Span, class Visit>
+void for_each_tensor(const ParameterLayout& layout, const std::string& array, Span values, const Visit& visit) {
+  for (std::size_t i = 0; i < layout.tensors().size(); ++i) {
+    const auto& spec = layout.tensors()[i];
+    const auto shape = spec.shape();
+    visit(array + "/" + spec.name, std::vector<std::uint64_t>(shape.begin(), shape.end()),
+          values.subspan(static_cast<std::size_t>(layout.offset(i)), static_cast<std::size_t>(spec.rows * spec.cols)));
   }
 }
 
@@ -79,40 +75,34 @@ std::vector<Index> checkpoint_steps(const fs::path& folder) {
 
 Snapshot read_checkpoint(const fs::path& folder) {
   check_manifest(folder).fail_if_any(folder.string());
-  Header header;
-  const auto place = (folder / "trainer.json").string();
-  read_fields(header, read_json(place, {.bytes = 8u << 20}), place);
-  Snapshot s{.stage = header.stage,
-             .config = {},
-             .weights = {},
-             .first = {},
-             .second = {},
-             .squares = {},
-             .sampler = header.sampler,
-             .step = header.step,
-             .position = header.position,
-             .tokens = header.tokens,
-             .validation = header.validation,
-             .data = header.data,
-             .recipe = header.recipe};
+  Snapshot s{read_header(folder)};
   const auto config_path = (folder / "config.json").string();
   s.config = parse_config(read_json(config_path), config_path);
   const ParameterLayout layout(s.config);
-  if (header.layout != layout_fingerprint(layout))
-    fail(ErrorKind::BadFile, "{}: made by a version of essh that orders the tensors differently", place);
   const auto file = SafetensorsFile::open(folder / "state.safetensors");
-  const auto read = [&](const char* name, std::uint64_t size, auto& into) {
+  const bool flat = file.find("weights") != nullptr;
+  if (flat && s.layout != layout_fingerprint(layout))
+    fail(ErrorKind::BadFile, "{}: made by a version of essh that orders the tensors differently", file.place());
+  const auto read = [&](const std::string& name, const std::vector<std::uint64_t>& shape, auto values) {
     const auto* info = file.find(name);
-    if (info == nullptr || info->elements() != size)
+    if (info == nullptr || info->shape != shape)
       fail(ErrorKind::BadFile, "{}: {} has not the size of the model", file.place(), name);
-    into.resize(size);
-    file.read_as<typename std::decay_t<decltype(into)>::value_type>(*info, into);
+    file.read_as<typename decltype(values)::value_type>(*info, values);
   };
-  const auto size = static_cast<std::uint64_t>(layout.size());
-  read("weights", size, s.weights);
-  read("first", size, s.first);
-  read("second", size, s.second);
-  read("squares", static_cast<std::uint64_t>(s.config.num_hidden_layers * s.config.intermediate_size), s.squares);
+  const auto read_array = [&](const std::string& name, std::vector<float>& values) {
+    values.resize(static_cast<std::size_t>(layout.size()));
+    if (flat)
+      read(name, {values.size()}, std::span(values));
+    else
+      for_each_tensor(layout, name, std::span(values), read);
+  };
+  for (const auto& info : file.tensors()) {
+    const auto array = info.name.substr(0, info.name.find('/'));
+    if (array != "weights" && array != "squares" && !s.states.contains(array)) read_array(array, s.states[array]);
+  }
+  read_array("weights", s.weights);
+  s.squares.resize(static_cast<std::size_t>(s.config.num_hidden_layers * s.config.intermediate_size));
+  read("squares", {s.squares.size()}, std::span(s.squares));
   return s;
 }
 
@@ -156,27 +146,25 @@ void Checkpoints::finish() {
 
 void Checkpoints::write(const Snapshot& s) const {
   FolderWriter writer(folder_ / folder_name(s.step), ExistingFolder::Replace);
-  const Header header{.stage = s.stage,
-                      .data = s.data,
-                      .recipe = s.recipe,
-                      .layout = layout_fingerprint(ParameterLayout(s.config)),
-                      .step = s.step,
-                      .position = s.position,
-                      .tokens = s.tokens,
-                      .validation = s.validation,
-                      .sampler = s.sampler};
-  write_durably(writer.folder() / "trainer.json", to_text(write_fields(header), 2) + "\n");
+  const ParameterLayout layout(s.config);
+  std::vector<TensorSpec> specs = {{"squares", DType::F64, {s.squares.size()}}};
+  std::map<std::string, std::span<const float>> tensors;
+  const auto add = [&](const std::string& array, std::span<const float> values) {
+    for_each_tensor(layout, array, values, [&](const std::string& name, const auto& shape, auto tensor) {
+      specs.push_back({name, DType::F32, shape});
+      tensors[name] = tensor;
+    });
+  };
+  add("weights", s.weights);
+  for (const auto& [name, values] : s.states) add(name, values);
+  write_durably(writer.folder() / "trainer.json", to_text(write_fields<SnapshotHeader>(s), 2) + "\n");
   write_durably(writer.folder() / "config.json", to_text(config_json(s.config), 2) + "\n");
-  const auto size = static_cast<std::uint64_t>(s.weights.size());
-  SafetensorsWriter file(writer.folder() / "state.safetensors", {{"weights", DType::F32, {size}},
-                                                                 {"first", DType::F32, {size}},
-                                                                 {"second", DType::F32, {size}},
-                                                                 {"squares", DType::F64, {s.squares.size()}}});
+  SafetensorsWriter file(writer.folder() / "state.safetensors", specs);
   for (const auto& info : file.tensors()) {
     if (info.name == "squares")
       file.write_as<double>(info, s.squares);
     else
-      file.write_as<float>(info, info.name == "weights" ? s.weights : info.name == "first" ? s.first : s.second);
+      file.write_as<float>(info, tensors.at(info.name));
   }
   file.commit();
   writer.commit();
@@ -188,16 +176,13 @@ void Checkpoints::prune() const {
   Index best = -1;
   double lowest = 0;
   for (const Index step : steps) {
-    Header header;
-    const auto place = (folder_ / folder_name(step) / "trainer.json").string();
     try {
-      read_fields(header, read_json(place, {.bytes = 8u << 20}), place);
+      const double validation = read_header(folder_ / folder_name(step)).validation;
+      if (validation <= 0 || (best >= 0 && validation >= lowest)) continue;
+      best = step;
+      lowest = validation;
     } catch (const Error&) {
       continue;
-    }
-    if (header.validation > 0 && (best < 0 || header.validation < lowest)) {
-      best = step;
-      lowest = header.validation;
     }
   }
   for (std::size_t i = 0; i + static_cast<std::size_t>(keep_) < steps.size(); ++i) {

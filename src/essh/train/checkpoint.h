@@ -1,36 +1,61 @@
 #pragma once
 #include <filesystem>
 #include <future>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "essh/config/field.h"
 #include "essh/model/config.h"
 #include "essh/model/tensors.h"
 
 namespace essh {
 
+// The numbers of a snapshot, in trainer.json.
+struct SnapshotHeader {
+  std::string stage;                // "pretraining" or "refinement"
+  std::string algorithm = "adamw";  // of the optimizer
+  Index step = 0;                   // optimizer steps done
+  Index position = 0;               // samples taken from the data
+  double tokens = 0;                // tokens seen
+  double validation = 0;            // last validation loss of the full capacity; 0 before the first
+  std::vector<double> sampler;      // CapacitySampler::state()
+  std::string data;                 // fingerprint of the dataset
+  std::string recipe;               // YAML
+  std::string layout = {};          // hash of the order of the tensors, where a file holds flat arrays
+};
+
+template <class Visitor>
+void fields(Visitor& visit, SnapshotHeader& h) {
+  visit("stage", h.stage, Field{.required = true});
+  visit("algorithm", h.algorithm, Field{});
+  visit("step", h.step, Field{.min = 0, .required = true});
+  visit("position", h.position, Field{.min = 0, .required = true});
+  visit("tokens", h.tokens, Field{.min = 0, .required = true});
+  visit("validation", h.validation, Field{.required = true});
+  visit("sampler", h.sampler, Field{});
+  visit("data", h.data, Field{.required = true});
+  visit("recipe", h.recipe, Field{.required = true});
+  visit("layout", h.layout, Field{});
+}
+
 // Everything a run needs to go on as if it had never stopped, copied out of it.
-struct Snapshot {
-  std::string stage;  // "pretraining" or "refinement"
-  ModelConfig config;
-  std::vector<float> weights, first, second;  // in the layout of the config
-  std::vector<double> squares;                // running squared activations, layers x units
-  std::vector<double> sampler;                // CapacitySampler::state()
-  Index step = 0;                             // optimizer steps done
-  Index position = 0;                         // samples taken from the data
-  double tokens = 0;                          // tokens seen
-  double validation = 0;                      // last validation loss of the full capacity; 0 before the first
-  std::string data;                           // fingerprint of the dataset
-  std::string recipe;                         // YAML
+struct Snapshot : SnapshotHeader {
+  ModelConfig config = {};
+  std::vector<float> weights = {};                        // in the layout of the config
+  std::map<std::string, std::vector<float>> states = {};  // of the optimizer by name, in the same layout
+  std::vector<double> squares = {};                       // running squared activations, layers x units
 
   // Of the arrays.
   std::size_t bytes() const {
-    return (weights.size() + first.size() + second.size()) * sizeof(float) + squares.size() * sizeof(double);
+    return weights.size() * (1 + states.size()) * sizeof(float) + squares.size() * sizeof(double);
   }
 };
 
-// The checkpoints of a run: folders step-00000040 that appear whole or not at all.
+// The checkpoints of a run: folders step-00000040 that appear whole or not at all. Their state.safetensors holds
+// "weights/NAME" and "STATE/NAME" for every tensor of the model, and "squares"; older ones flat arrays "weights" and
+// "STATE" of AdamW.
 class Checkpoints {
  public:
   explicit Checkpoints(std::filesystem::path folder, Index keep);

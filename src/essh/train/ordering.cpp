@@ -74,10 +74,10 @@ void order_units(Stream& stream, Arena& arena, const ParameterLayout& layout, co
 }
 
 void order_units(Stream& stream, Arena& arena, const ParameterLayout& layout, const UnitOrder& order, Shards& shards,
-                 Vector<float> parts) {
+                 Vector<float> shares) {
   permute_tensors(
-      stream, arena, layout, order, [&](Index begin, Index end) { return shards.whole(parts, begin, end, arena); },
-      [&](Index begin, Index end, Vector<const float> sorted) { shards.keep(sorted, begin, end, parts); });
+      stream, arena, layout, order, [&](Index begin, Index end) { return shards.whole(shares, begin, end, arena); },
+      [&](Index begin, Index end, Vector<const float> sorted) { shards.keep(sorted, begin, end, shares); });
 }
 
 void order_units(const UnitOrder& order, Matrix<double> values) {

@@ -16,14 +16,14 @@ using UnitOrder = std::vector<std::vector<std::int32_t>>;
 UnitOrder importance_order(Stream& stream, Arena& arena, const ParameterLayout& layout, Vector<const float> weights,
                            Matrix<const double> squares);
 
-// Moves everything that belongs to a unit to its new place, in an array of the layout on the device (weights, moments):
-// its rows of gate and up, its column of down. The function at full capacity does not change. The arena lends room for
-// one tensor.
+// Moves everything that belongs to a unit to its new place, in an array of the layout on the device (weights, states of
+// the optimizer): its rows of gate and up, its column of down. The function at full capacity does not change. The arena
+// lends room for one tensor.
 void order_units(Stream& stream, Arena& arena, const ParameterLayout& layout, const UnitOrder& order,
                  Vector<float> values);
-// The same for an array of which every rank holds its parts; a collective.
+// The same for an array of which every rank holds its shares; a collective.
 void order_units(Stream& stream, Arena& arena, const ParameterLayout& layout, const UnitOrder& order, Shards& shards,
-                 Vector<float> parts);
+                 Vector<float> shares);
 // The same for values per unit, layers x units, in host memory.
 void order_units(const UnitOrder& order, Matrix<double> values);
 

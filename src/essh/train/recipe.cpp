@@ -124,12 +124,12 @@ Json parse_yaml(const std::string& text, const std::string& place) {
 // "run.steps=100" into the object.
 void apply(Json& object, const std::string& setting) {
   const auto equals = setting.find('=');
-  if (equals == std::string::npos) fail(ErrorKind::Usage, "--set {}: write it as a.b=value", in_quotes(setting));
+  if (equals == std::string::npos) fail(ErrorKind::Usage, "setting {}: write it as a.b=value", in_quotes(setting));
   Json* place = &object;
   std::string path = setting.substr(0, equals);
   for (std::size_t dot; (dot = path.find('.')) != std::string::npos; path = path.substr(dot + 1))
     place = &(*place)[path.substr(0, dot)];
-  (*place)[path] = parse_yaml(setting.substr(equals + 1), "--set " + setting.substr(0, equals));
+  (*place)[path] = parse_yaml(setting.substr(equals + 1), "setting " + setting.substr(0, equals));
 }
 
 void one_of(const std::string& value, const std::string& place, std::vector<std::string> known) {

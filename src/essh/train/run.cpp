@@ -21,6 +21,7 @@
 #include "essh/model/initialise.h"
 #include "essh/store/folder_writer.h"
 #include "essh/store/model_folder.h"
+#include "essh/store/run_folder.h"
 #include "essh/train/trainer.h"
 
 namespace essh {
@@ -74,7 +75,7 @@ template <class Body>
 auto with_compute_type(const Recipe& recipe, Device device, const Body& body) {
   const bool gpu = device == Device::Cuda;
   if (recipe.run.precision == "bf16" && !gpu)
-    fail(ErrorKind::Usage, "run.precision: bf16 is for GPUs; use --device cuda, or float32 (or auto) on the CPU");
+    fail(ErrorKind::Usage, "run.precision: bf16 is for GPUs; use a CUDA device, or float32 (or auto) on the CPU");
   if (gpu && recipe.run.precision != "float32") return body(BFloat16{});
   return body(float{});
 }
@@ -107,7 +108,7 @@ class Metrics {
 
 Json step_entry(const StepReport& r, double rate, double utilisation, double seconds) {
   Json shares = Json::object();
-  for (const auto& [budget, count] : r.shares) shares[fmt::format("{:.6g}", budget)] = count;
+  for (const auto& [budget, count] : r.micro_batches) shares[fmt::format("{:.6g}", budget)] = count;
   const double tokens = static_cast<double>(std::max<Index>(1, r.full_tokens + r.reduced_tokens));
   const double loss =
       (r.full_loss * static_cast<double>(r.full_tokens) + r.reduced_loss * static_cast<double>(r.reduced_tokens)) /
@@ -135,20 +136,17 @@ std::string losses_line(const std::map<std::string, double>& losses, const Model
 // What one rank does for all of them in a run folder: metrics, checkpoints, the progress line.
 class Keeper {
  public:
-  Keeper(const fs::path& run, Stage stage, const Recipe& recipe)
-      : run_(run),
-        stage_(stage),
-        prefix_(stage == Stage::Refinement ? "refine-" : ""),
-        checkpoints_(run / (prefix_ + "checkpoints"), recipe.run.keep) {
+  Keeper(const fs::path& run, const StageFiles& files, Index checkpoints_kept)
+      : run_(run), files_(files), checkpoints_(run / files.checkpoints, checkpoints_kept) {
     remove_leftovers(run);
   }
 
   Checkpoints& checkpoints() { return checkpoints_; }
 
-  void begin(Index step, Index steps) {
+  void begin(const char* stage, Index step, Index steps) {
     if (step > 0) log::info("{}: going on after step {}", run_.string(), step);
-    metrics_.emplace(run_ / (prefix_ + "metrics.jsonl"), step);
-    progress_.emplace(stage_ == Stage::Refinement ? "refine" : "train", static_cast<double>(steps), "step");
+    metrics_.emplace(run_ / files_.metrics, step);
+    progress_.emplace(stage, static_cast<double>(steps), "step");
     start_ = Clock::now();
   }
 
@@ -177,8 +175,7 @@ class Keeper {
 
  private:
   fs::path run_;
-  Stage stage_;
-  std::string prefix_;
+  StageFiles files_;
   Checkpoints checkpoints_;
   std::optional<Metrics> metrics_;
   std::optional<Progress> progress_;
@@ -217,13 +214,13 @@ bool resume(Trainer<T>& trainer, Ranks& ranks, Keeper* keeper) {
 
 // The loop that both stages share. Returns whether it went to the end; otherwise it was told to stop.
 template <class T>
-bool run_stage(Trainer<T>& trainer, const Recipe& recipe, const fs::path& run, Stage stage, Stream& stream,
+bool run_stage(Trainer<T>& trainer, const Recipe& recipe, const fs::path& run, const StageFiles& files, Stream& stream,
                Ranks& ranks, const RunOptions& options) {
   std::optional<Keeper> keeper;
-  if (ranks.first()) keeper.emplace(run, stage, recipe);
+  if (ranks.first()) keeper.emplace(run, files, recipe.run.keep);
   Keeper* const kept = keeper ? &*keeper : nullptr;
   resume(trainer, ranks, kept);
-  if (kept) kept->begin(trainer.step_count(), trainer.steps());
+  if (kept) kept->begin(trainer.stage(), trainer.step_count(), trainer.steps());
   const double peak = measured_peak<T>(stream) * ranks.group().size();
   SignalScope signals;
   const Index first_step = trainer.step_count();
@@ -275,16 +272,17 @@ Parameters<float> initial_weights(const Recipe& recipe, const ModelConfig& confi
   return parameters;
 }
 
-// A stage from where it stands to its end: the result is in run/NAME. Returns the step it stopped after, or nothing.
-std::optional<Index> run_to_end(Stage stage, const char* name, const Recipe& recipe, const ModelConfig& config,
-                                const TrainingData& data, const std::function<Parameters<float>()>& start,
-                                const fs::path& run, Ranks& ranks, Stream& stream, const RunOptions& options) {
+// A stage from where it stands to its end. Returns the step it stopped after, or nothing.
+std::optional<Index> run_to_end(std::unique_ptr<Stage> stage, const StageFiles& files, const Recipe& recipe,
+                                const ModelConfig& config, const TrainingData& data,
+                                const std::function<Parameters<float>()>& start, const fs::path& run, Ranks& ranks,
+                                Stream& stream, const RunOptions& options) {
   return with_compute_type(recipe, stream.device(), [&]<class T>(T) -> std::optional<Index> {
-    Trainer<T> trainer(stage, recipe, config, data, stream, ranks.group());
+    Trainer<T> trainer(std::move(stage), recipe, config, data, stream, ranks.group());
     trainer.start(start());
-    const bool finished = run_stage(trainer, recipe, run, stage, stream, ranks, options);
+    const bool finished = run_stage(trainer, recipe, run, files, stream, ranks, options);
     if (!finished) return trainer.step_count();
-    if (ranks.first()) save_result(run / name, trainer, recipe, name);
+    if (ranks.first()) save_result(run / files.model, trainer, recipe, files.model);
     return std::nullopt;
   });
 }
@@ -297,16 +295,17 @@ void finish(Ranks& ranks, const fs::path& run, std::optional<Index> stopped) {
          *stopped);
 }
 
-// The recipe of the folder wins only by being equal: a run is one recipe from its first checkpoint on. Fields that it
-// does not know have their defaults.
+// Resuming with a different recipe is an error: a run is one recipe from its first checkpoint on. Fields that the file
+// lacks have their defaults.
 void settle_recipe(const Recipe& recipe, const fs::path& run) {
-  const auto path = run / "recipe.yaml";
+  const auto path = run / kRunRecipe;
   const auto text = recipe_yaml(recipe);
-  const bool has_begun = fs::exists(run / "pretrained") || !checkpoint_steps(run / "checkpoints").empty();
+  const bool has_begun =
+      fs::exists(run / kPretrainingFiles.model) || !checkpoint_steps(run / kPretrainingFiles.checkpoints).empty();
   if (!fs::exists(path) || !has_begun) return write_durably(path, text);
   if (recipe_yaml(parse_recipe(read_text(path, 1u << 20), path.string(), {})) != text) {
     fail(ErrorKind::Usage,
-         "{}: this folder holds a run of another recipe; use a new folder, or `--set` nothing to go on with it",
+         "{}: this folder holds a run of another recipe; use a new folder, or the same recipe and settings to go on",
          path.string());
   }
 }
@@ -315,39 +314,38 @@ void settle_recipe(const Recipe& recipe, const fs::path& run) {
 
 void run_training(const Recipe& recipe, const fs::path& run, Stream& stream, const RunOptions& options) {
   if (recipe.data.path.empty() && recipe.data.task.empty())
-    fail(ErrorKind::Usage,
-         "train: say what to train on: --data FOLDER (`essh prepare` makes one), or data.task in the recipe");
+    fail(ErrorKind::Usage, "train: say what to train on: data.path (a folder that `essh prepare` made) or data.task");
   Ranks ranks;
   std::optional<FileLock> lock;
   if (ranks.first()) {
     make_folder(run);
-    lock.emplace(run / "lock");
+    lock.emplace(run / kRunLock);
     settle_recipe(recipe, run);
   }
   const TrainingData data(recipe.data);
   const auto config = recipe_config(recipe, data.vocab_size(), data.eos_id());
   finish(ranks, run,
          run_to_end(
-             Stage::Pretraining, "pretrained", recipe, config, data, [&] { return initial_weights(recipe, config); },
-             run, ranks, stream, options));
+             make_pretraining(recipe, config), kPretrainingFiles, recipe, config, data,
+             [&] { return initial_weights(recipe, config); }, run, ranks, stream, options));
 }
 
 void run_refinement(const fs::path& run, const std::vector<std::string>& settings, Stream& stream,
                     const RunOptions& options) {
   Ranks ranks;
-  const auto path = run / "recipe.yaml";
+  const auto path = run / kRunRecipe;
   if (!fs::exists(path)) fail(ErrorKind::Usage, "{}: not a run folder; `essh train` makes one", run.string());
   std::optional<FileLock> lock;
-  if (ranks.first()) lock.emplace(run / "lock");
+  if (ranks.first()) lock.emplace(run / kRunLock);
   const auto recipe = parse_recipe(read_text(path, 1u << 20), path.string(), settings);
-  if (!fs::is_directory(run / "pretrained"))
+  if (!fs::is_directory(run / kPretrainingFiles.model))
     fail(ErrorKind::Usage, "{}: pretraining has not finished; run `essh train` to its end first", run.string());
-  auto parent = load_model(run / "pretrained");
+  auto parent = load_model(run / kPretrainingFiles.model);
   const TrainingData data(recipe.data);
   finish(ranks, run,
          run_to_end(
-             Stage::Refinement, "refined", recipe, parent.config, data, [&] { return std::move(parent.parameters); },
-             run, ranks, stream, options));
+             make_refinement(recipe, parent.config), kRefinementFiles, recipe, parent.config, data,
+             [&] { return std::move(parent.parameters); }, run, ranks, stream, options));
 }
 
 RunEstimate estimate_run(const Recipe& recipe, Stream& stream) {
@@ -361,13 +359,13 @@ RunEstimate estimate_run(const Recipe& recipe, Stream& stream) {
   quick.run.batch = std::min(recipe.run.batch, kMicroBatches * recipe.run.micro_batch);
   const double data_bytes = data.mapped_bytes(recipe.run.steps * recipe.run.batch), data_read = data.read_ahead();
   return with_compute_type(recipe, stream.device(), [&]<class T>(T) {
-    Trainer<T> trainer(Stage::Pretraining, quick, config, data, stream, *group);
+    Trainer<T> trainer(make_pretraining(quick, config), quick, config, data, stream, *group);
     trainer.start(initial_weights(recipe, config));
     RunEstimate e;
     const ParameterLayout layout(config);
     e.parameters = layout.parameters();
     e.gradient_bytes = static_cast<double>(layout.size()) * sizeof(float);
-    e.moment_bytes = 2 * e.gradient_bytes;
+    e.moment_bytes = static_cast<double>(trainer.optimizer().states().size()) * e.gradient_bytes;
     e.weights_bytes =
         e.gradient_bytes + (std::is_same_v<T, float> ? 0 : static_cast<double>(layout.size() * sizeof(T)));
     stream.wait();
@@ -385,8 +383,7 @@ RunEstimate estimate_run(const Recipe& recipe, Stream& stream) {
     e.activation_bytes = static_cast<double>(trainer.activation_bytes());
     e.total_bytes = e.weights_bytes + e.gradient_bytes + e.moment_bytes + e.activation_bytes;
     if (stream.device() == Device::Cpu) {
-      // While a checkpoint is written, its copy is the last thing to come on top: all that a run holds is resident now,
-      // but the data that it has not read yet.
+      // Peak = resident now + checkpoint copy + data not yet paged in.
       const auto snapshot = trainer.snapshot();
       e.checkpoint_bytes = static_cast<double>(snapshot.bytes());
       e.data_bytes = data_bytes;
@@ -397,14 +394,6 @@ RunEstimate estimate_run(const Recipe& recipe, Stream& stream) {
     e.peak_flops = measured_peak<T>(stream);
     return e;
   });
-}
-
-fs::path model_of_run(const fs::path& path) {
-  if (fs::exists(path / "config.json")) return path;
-  for (const char* name : {"refined", "pretrained"}) {
-    if (fs::exists(path / name / "config.json")) return path / name;
-  }
-  return path;
 }
 
 }  // namespace essh

@@ -12,8 +12,7 @@ struct RunOptions {
   Index stop_after = 0;
 };
 
-// Pretrains into a run folder, or goes on where it stopped:
-//   recipe.yaml, metrics.jsonl, checkpoints/, lock, and at the end pretrained/ (a model folder).
+// Pretrains into a run folder (store/run_folder.h), or goes on where it stopped.
 // SIGTERM and SIGINT save a checkpoint and throw Error{Interrupted}; a second signal ends at once.
 //
 // Started by mpirun, the ranks train one model, each on a stream of its own; rank 0 alone writes and throws
@@ -36,8 +35,5 @@ struct RunEstimate {
   double flops_per_token = 0, tokens = 0, seconds = 0, peak_flops = 0;
 };
 RunEstimate estimate_run(const Recipe& recipe, Stream& stream);
-
-// The model folder that a path stands for: itself, or of a run its refined or pretrained model.
-std::filesystem::path model_of_run(const std::filesystem::path& path);
 
 }  // namespace essh

@@ -4,27 +4,14 @@
 #include <array>
 #include <cmath>
 
-#include "essh/base/rng.h"
 #include "essh/base/units.h"
 #include "essh/kernels/clear.h"
 #include "essh/kernels/running_mean.h"
 #include "essh/store/model_folder.h"
 #include "essh/train/ordering.h"
-#include "essh/train/schedule.h"
 
 namespace essh {
 namespace {
-
-OptimizerRecipe stage_schedule(Stage stage, const Recipe& recipe) {
-  auto schedule = recipe.optimizer;
-  if (stage == Stage::Refinement) {
-    schedule.rate = recipe.refine.rate;
-    schedule.warmup = recipe.refine.warmup;
-    schedule.schedule = "cosine";
-    schedule.floor = 0;
-  }
-  return schedule;
-}
 
 std::span<const float> flat(const Parameters<float>& parameters) {
   return {parameters.data(), static_cast<std::size_t>(parameters.layout().size())};
@@ -40,21 +27,12 @@ TokenRows token_rows(Batch batch) {
 // Elements that travel at once between host memory and ranks.
 constexpr Index kPiece = Index{1} << 22;
 
-// Refinement reads the data in an order of its own.
-std::uint64_t stage_seed(Stage stage, const Recipe& recipe) {
-  return recipe.run.seed + (stage == Stage::Refinement ? 0x5ef1e0u : 0);
-}
-
 }  // namespace
 
-const char* stage_name(Stage stage) {
-  return stage == Stage::Refinement ? "refinement" : "pretraining";
-}
-
 template <class T>
-Trainer<T>::Trainer(Stage stage, const Recipe& recipe, const ModelConfig& config, const TrainingData& data,
-                    Stream& stream, comm::Group& group)
-    : stage_(stage),
+Trainer<T>::Trainer(std::unique_ptr<Stage> stage, const Recipe& recipe, const ModelConfig& config,
+                    const TrainingData& data, Stream& stream, comm::Group& group)
+    : stage_(std::move(stage)),
       recipe_(recipe),
       config_(config),
       data_(data),
@@ -64,18 +42,14 @@ Trainer<T>::Trainer(Stage stage, const Recipe& recipe, const ModelConfig& config
       shards_(model_.layout(), group, stream),
       weights_(model_.layout(), stream),
       gradient_(stream.device(), model_.layout().size(), "gradients"),
-      schedule_(stage_schedule(stage, recipe)),
-      optimizer_(model_.layout(), schedule_,
-                 stage == Stage::Refinement ? DecayGroups::Refinement : DecayGroups::Pretraining,
-                 frozen_tensors(model_.layout(), recipe.model), shards_, stream),
+      optimizer_(make_optimizer(model_.layout(), recipe.optimizer, stage_->settings.decay,
+                                frozen_tensors(model_.layout(), recipe.model), shards_, stream)),
       objective_(model_, stream, recipe.run.loss_rows),
-      sampler_(recipe.elastic, config, recipe.run.seed, recipe.run.steps),
-      training_(data.training(stage_seed(stage, recipe))),
+      training_(data.training(stage_->settings.seed)),
       held_out_(data.validation()),
       totals_(stream.device(), kTotals, "losses"),
       squares_(stream.device(), config.num_hidden_layers * config.intermediate_size, "squared activations"),
-      step_squares_(stream.device(), squares_.size(), "squared activations"),
-      steps_(stage == Stage::Refinement ? recipe.refine.steps : recipe.run.steps) {
+      step_squares_(stream.device(), squares_.size(), "squared activations") {
   if (data.vocab_size() > config.vocab_size)
     fail(ErrorKind::Usage, "the data has token ids up to {}, the model {}", data.vocab_size() - 1,
          config.vocab_size - 1);
@@ -83,15 +57,14 @@ Trainer<T>::Trainer(Stage stage, const Recipe& recipe, const ModelConfig& config
     fail(ErrorKind::Usage,
          "a step of {} sequences is {} micro-batches of {}, which {} ranks cannot share evenly; use another number of "
          "ranks, {} or run.micro_batch",
-         batch(), micro_batches(), recipe.run.micro_batch, group.size(),
-         stage == Stage::Refinement ? "refine.batch" : "run.batch");
+         batch(), micro_batches(), recipe.run.micro_batch, group.size(), stage_->settings.batch_setting);
   clear(stream, squares_.view());
   loader_ = std::make_unique<Loader>(
       *training_, LoaderOptions{.rows = recipe.run.micro_batch, .rank = group.rank(), .ranks = group.size()});
-  if (!recipe.elastic.teacher.empty()) {
-    const auto loaded = load_model(recipe.elastic.teacher);
+  if (const auto& teacher = stage_->settings.teacher; !teacher.empty()) {
+    const auto loaded = load_model(teacher);
     if (loaded.config.vocab_size != config.vocab_size)
-      fail(ErrorKind::Usage, "elastic.teacher {} has another vocabulary", recipe.elastic.teacher);
+      fail(ErrorKind::Usage, "elastic.teacher {} has another vocabulary", teacher);
     parent_model_ = std::make_unique<Model<T>>(loaded.config);
     parent_ = std::make_unique<MasterWeights<T>>(parent_model_->layout(), stream);
     parent_->set(flat(loaded.parameters));
@@ -107,7 +80,7 @@ void Trainer<T>::start(const Parameters<float>& weights) {
 
 template <class T>
 template <class V, class Take>
-void Trainer<T>::distribute(const std::vector<V>& values, Index size, const Take& take) {
+void Trainer<T>::distribute(std::span<const V> values, Index size, const Take& take) {
   std::vector<V> piece;
   for (Index begin = 0; begin < size; begin += kPiece) {
     const Index count = std::min(kPiece, size - begin);
@@ -121,25 +94,30 @@ void Trainer<T>::distribute(const std::vector<V>& values, Index size, const Take
 template <class T>
 void Trainer<T>::resume(const Snapshot& s) {
   if (group_.rank() == 0) {
-    if (s.stage != stage_name(stage_))
-      fail(ErrorKind::Usage, "the checkpoint is of {}, not of {}", s.stage, stage_name(stage_));
+    if (s.stage != stage()) fail(ErrorKind::Usage, "the checkpoint is of {}, not of {}", s.stage, stage());
+    if (s.algorithm != optimizer_->algorithm())
+      fail(ErrorKind::Usage, "the checkpoint holds states of the optimizer {}, the recipe trains with {}", s.algorithm,
+           optimizer_->algorithm());
     if (s.data != data_.fingerprint())
       fail(ErrorKind::Usage, "the checkpoint was made on other data than {}", recipe_.data.path);
-    if (static_cast<Index>(s.weights.size()) != gradient_.size() ||
-        static_cast<Index>(s.squares.size()) != squares_.size())
-      fail(ErrorKind::Usage, "the checkpoint is of another model than the recipe's");
+    const auto fits = [&](const std::vector<float>& values) { return std::ssize(values) == gradient_.size(); };
+    bool all_fit = fits(s.weights) && std::ssize(s.squares) == squares_.size();
+    for (const auto& state : optimizer_->states())
+      all_fit = all_fit && s.states.contains(state.name) && fits(s.states.at(state.name));
+    if (!all_fit) fail(ErrorKind::Usage, "the checkpoint is of another model than the recipe's");
   }
-  distribute(s.weights, gradient_.size(), [&](Index begin, Vector<const float> piece) {
+  distribute<float>(s.weights, gradient_.size(), [&](Index begin, Vector<const float> piece) {
     stream_.copy(weights_.values().data + begin, piece.data, static_cast<std::size_t>(piece.size) * sizeof(float));
   });
   weights_.round();
-  for (const auto& [values, parts] :
-       {std::pair(&s.first, optimizer_.first()), std::pair(&s.second, optimizer_.second())}) {
-    distribute(*values, gradient_.size(), [&, to = parts](Index begin, Vector<const float> piece) {
-      shards_.keep(piece, begin, begin + piece.size, to);
+  for (const auto& state : optimizer_->states()) {
+    const auto found = s.states.find(state.name);
+    const std::span<const float> values = found == s.states.end() ? std::span<const float>() : found->second;
+    distribute(values, gradient_.size(), [&](Index begin, Vector<const float> piece) {
+      shards_.keep(piece, begin, begin + piece.size, state.values.view());
     });
   }
-  distribute(s.squares, squares_.size(), [&](Index begin, Vector<const double> piece) {
+  distribute<double>(s.squares, squares_.size(), [&](Index begin, Vector<const double> piece) {
     upload(stream_, std::span(piece.data, static_cast<std::size_t>(piece.size)), squares_.view(begin, piece.size));
   });
   struct {
@@ -150,9 +128,9 @@ void Trainer<T>::resume(const Snapshot& s) {
   auto sampler = s.sampler;
   sampler.resize(static_cast<std::size_t>(numbers.sampler));
   group_.broadcast(std::as_writable_bytes(std::span(sampler)), 0);
-  if (!sampler.empty()) sampler_.restore(sampler);
+  if (stage_->sampler() && !sampler.empty()) stage_->sampler()->restore(sampler);
   step_ = numbers.step;
-  optimizer_.set_steps(numbers.step);
+  optimizer_->set_steps(numbers.step);
   tokens_ = numbers.tokens;
   validation_ = numbers.validation;
   loader_->seek(numbers.position);
@@ -160,19 +138,17 @@ void Trainer<T>::resume(const Snapshot& s) {
 
 template <class T>
 Snapshot Trainer<T>::snapshot() {
-  Snapshot s{.stage = stage_name(stage_),
-             .config = config_,
-             .weights = {},
-             .first = {},
-             .second = {},
-             .squares = {},
-             .sampler = sampler_.state(),
-             .step = step_,
-             .position = loader_->position(),
-             .tokens = tokens_,
-             .validation = validation_,
-             .data = data_.fingerprint(),
-             .recipe = recipe_yaml(recipe_)};
+  const auto* const sampler = stage_->sampler();
+  Snapshot s{{.stage = stage(),
+              .algorithm = optimizer_->algorithm(),
+              .step = step_,
+              .position = loader_->position(),
+              .tokens = tokens_,
+              .validation = validation_,
+              .sampler = sampler ? sampler->state() : std::vector<double>(),
+              .data = data_.fingerprint(),
+              .recipe = recipe_yaml(recipe_)},
+             config_};
   const bool keeps = group_.rank() == 0;
   if (keeps) {
     s.weights = weights_.get();
@@ -180,15 +156,15 @@ Snapshot Trainer<T>::snapshot() {
     download(stream_, squares_.view(), s.squares);
   }
   Arena& arena = objective_.arena();
-  for (const auto& [values, parts] :
-       {std::pair(&s.first, optimizer_.first()), std::pair(&s.second, optimizer_.second())}) {
-    if (keeps) values->resize(static_cast<std::size_t>(gradient_.size()));
+  for (const auto& state : optimizer_->states()) {
+    auto& values = s.states[state.name];
+    if (keeps) values.resize(static_cast<std::size_t>(gradient_.size()));
     for (Index begin = 0; begin < gradient_.size(); begin += kPiece) {
       const auto mark = arena.mark();
-      const auto piece = shards_.whole(parts, begin, std::min(gradient_.size(), begin + kPiece), arena);
+      const auto piece = shards_.whole(state.values.view(), begin, std::min(gradient_.size(), begin + kPiece), arena);
       if (keeps)
         download(stream_, piece,
-                 std::span(*values).subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(piece.size)));
+                 std::span(values).subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(piece.size)));
       arena.release(mark);
     }
   }
@@ -203,17 +179,6 @@ Parameters<float> Trainer<T>::parameters() const {
 }
 
 template <class T>
-std::size_t Trainer<T>::state_bytes() const {
-  return 2 * gradient_.bytes() + 2 * static_cast<std::size_t>(shards_.held()) * sizeof(float) +
-         static_cast<std::size_t>(weights_.rounded().size) * sizeof(BFloat16) + 2 * squares_.bytes();
-}
-
-template <class T>
-TokenRows Trainer<T>::next_rows() {
-  return token_rows(loader_->next());
-}
-
-template <class T>
 double Trainer<T>::product_flops(Capacity capacity) const {
   Index products = 0;
   for (const auto& spec : model_.layout().tensors()) {
@@ -223,114 +188,57 @@ double Trainer<T>::product_flops(Capacity capacity) const {
 }
 
 template <class T>
-void Trainer<T>::count_full(StepReport& report) {
-  squares_tokens_ += micro_batch_tokens();
-  report.flops += 3 * product_flops(full_capacity(config_)) * micro_batch_tokens();
+void Trainer<T>::count(const MicroBatchPlan& plan, StepReport& report) {
+  const double tokens = micro_batch_tokens(), full = product_flops(full_capacity(config_)) * tokens;
+  ++report.micro_batches[plan.budget];
+  if (plan.full) squares_tokens_ += tokens;
+  report.flops += plan.full ? 3 * full : plan.taught() ? full : 0;
+  if (plan.reduced) report.flops += 3 * product_flops(capacity_at(config_, plan.budget)) * tokens;
 }
 
 template <class T>
-void Trainer<T>::count_reduced(StepReport& report, double budget) {
-  report.flops += 3 * product_flops(capacity_at(config_, budget)) * micro_batch_tokens();
-}
-
-template <class T>
-void Trainer<T>::learn_full(const TokenRows& rows, Matrix<const T>* hidden, bool last) {
-  const auto squares = dense(step_squares_.data(), config_.num_hidden_layers, config_.intermediate_size);
-  objective_.learn(weights_.weights(), gradients(), rows, full_capacity(config_), {.scale = loss_scale()}, nullptr,
-                   {.totals = totals_.view(kFull, kLossTotals),
-                    .squares = squares,
-                    .hidden = hidden,
-                    .layer_done = last ? &start_sums_ : nullptr});
-}
-
-template <class T>
-void Trainer<T>::learn_reduced(const TokenRows& rows, double budget, const ObjectiveWeights& counts,
-                               const Teacher<T>& teacher, bool last) {
-  const bool taught = counts.kl != 0 || counts.tv != 0;
-  objective_.learn(weights_.weights(), gradients(), rows, capacity_at(config_, budget), counts,
-                   taught ? &teacher : nullptr,
-                   {.totals = totals_.view(kReduced, kLossTotals), .layer_done = last ? &start_sums_ : nullptr});
-}
-
-template <class T>
-void Trainer<T>::pretrain(const TokenRows& rows, double budget, bool last) {
-  const auto& e = recipe_.elastic;
-  if (budget == 1.0) {
-    learn_full(rows, nullptr, last);
-  } else {
-    Teacher<T> teacher{.model = parent_ ? parent_model_.get() : &model_,
-                       .weights = parent_ ? &parent_->weights() : &weights_.weights()};
-    if (e.kl > 0)
-      teacher.hidden =
-          objective_.observe(*teacher.model, *teacher.weights, rows, full_capacity(teacher.model->config()));
-    learn_reduced(rows, budget,
-                  {.label = e.label,
-                   .kl = e.kl,
-                   .scale = loss_scale(),
-                   .ffn_gradient = e.ffn_scale,
-                   .mixer_gradient = e.mixer_scale},
-                  teacher, last);
-  }
-  objective_.release();
-}
-
-template <class T>
-void Trainer<T>::refine(const TokenRows& rows, double budget, bool last) {
+void Trainer<T>::learn(const TokenRows& rows, const MicroBatchPlan& plan, bool last) {
+  const double scale = 1.0 / static_cast<double>(batch() * training_->labels());
+  const auto* const layer_done = last ? &start_sums_ : nullptr;
   Teacher<T> teacher{.model = &model_, .weights = &weights_.weights()};
-  learn_full(rows, &teacher.hidden, false);
-  learn_reduced(rows, budget,
-                {.label = 1, .tv = recipe_.refine.tv, .scale = loss_scale(), .ffn_gradient = recipe_.elastic.ffn_scale},
-                teacher, last);
+  if (plan.full) {
+    objective_.learn(weights_.weights(), gradients(), rows, full_capacity(config_), {.scale = scale}, nullptr,
+                     {.totals = totals_.view(kFull, kLossTotals),
+                      .squares = dense(step_squares_.data(), config_.num_hidden_layers, config_.intermediate_size),
+                      .hidden = plan.taught() ? &teacher.hidden : nullptr,
+                      .layer_done = plan.reduced ? nullptr : layer_done});
+  } else if (plan.taught()) {
+    if (parent_) teacher = {.model = parent_model_.get(), .weights = &parent_->weights()};
+    teacher.hidden = objective_.observe(*teacher.model, *teacher.weights, rows, full_capacity(teacher.model->config()));
+  }
+  if (plan.reduced) {
+    auto counts = *plan.reduced;
+    counts.scale = scale;
+    objective_.learn(weights_.weights(), gradients(), rows, capacity_at(config_, plan.budget), counts,
+                     plan.taught() ? &teacher : nullptr,
+                     {.totals = totals_.view(kReduced, kLossTotals), .layer_done = layer_done});
+  }
   objective_.release();
 }
 
 template <class T>
-void Trainer<T>::pretraining_batch(StepReport& report) {
-  const auto& e = recipe_.elastic;
-  const auto budgets = sampler_.draw(step_, tokens_, micro_batches());
+void Trainer<T>::learn_step(StepReport& report) {
+  const auto budgets = stage_->budgets(step_, tokens_, micro_batches());
   for (Index i = 0; i < micro_batches(); ++i) {
-    const double budget = budgets[static_cast<std::size_t>(i)];
-    const bool full = budget == 1.0;
-    ++report.shares[budget];
-    if (full)
-      count_full(report);
-    else
-      count_reduced(report, budget);
-    if (!full && e.kl > 0) report.flops += product_flops(full_capacity(config_)) * micro_batch_tokens();
-    if (is_mine(i)) pretrain(next_rows(), budget, is_last(i));
-  }
-}
-
-template <class T>
-void Trainer<T>::refinement_batch(StepReport& report) {
-  const auto& r = recipe_.refine;
-  Rng rng(recipe_.run.seed ^ 0x5ef1e0u, static_cast<std::uint64_t>(step_));
-  std::vector<double> budgets = r.budgets;
-  if (r.sampling == "shuffle") {
-    budgets.clear();
-    for (const auto& tier : tiers_of(config_)) {
-      if (tier.budget < 1) budgets.push_back(tier.budget);
-    }
-    for (std::size_t i = budgets.size(); i > 1; --i) std::swap(budgets[i - 1], budgets[rng.below(i)]);
-  } else {
-    if (budgets.empty()) budgets = {2.0 / 32, 4.0 / 32, 8.0 / 32, 16.0 / 32, 24.0 / 32};
-    budgets = {budgets[rng.below(budgets.size())]};
-  }
-  for (Index i = 0; i < micro_batches(); ++i) {
-    const double budget = budgets[static_cast<std::size_t>(i) % budgets.size()];
-    ++report.shares[budget];
-    count_full(report);
-    count_reduced(report, budget);
-    if (is_mine(i)) refine(next_rows(), budget, is_last(i));
+    const auto plan = stage_->plan(budgets[static_cast<std::size_t>(i)]);
+    count(plan, report);
+    if (is_mine(i)) learn(token_rows(loader_->next()), plan, is_last(i));
   }
 }
 
 template <class T>
 Index Trainer<T>::fitting_micro_batch() {
-  double reduced = 0;
+  double largest = 0;  // of the budgets below full capacity
   for (const auto& tier : tiers_of(config_)) {
-    if (tier.budget < 1) reduced = std::max(reduced, tier.budget);
+    if (tier.budget < 1) largest = std::max(largest, tier.budget);
   }
+  std::vector<MicroBatchPlan> plans = {stage_->plan(largest > 0 ? largest : 1)};
+  if (!plans.front().full) plans.push_back(stage_->plan(1));
   for (Index sequences = recipe_.run.micro_batch - 1; sequences > 0; --sequences) {
     if (recipe_.run.micro_batch % sequences != 0) continue;
     const auto tokens = static_cast<std::size_t>(sequences * training_->length());
@@ -340,12 +248,7 @@ Index Trainer<T>::fitting_micro_batch() {
                          .targets = std::vector<std::int32_t>(tokens)};
     objective_.release();
     try {
-      if (stage_ == Stage::Refinement) {
-        refine(rows, reduced, false);
-      } else {
-        pretrain(rows, 1, false);
-        if (reduced > 0) pretrain(rows, reduced, false);
-      }
+      for (const auto& plan : plans) learn(rows, plan, false);
       stream_.wait();
       return sequences;
     } catch (const Error& error) {
@@ -396,20 +299,20 @@ void Trainer<T>::order_feed_forwards() {
   const auto order = importance_order(stream_, objective_.arena(), layout, weights_.values(), by_layer);
   order_units(stream_, objective_.arena(), layout, order, weights_.values());
   weights_.round();
-  for (const auto parts : {optimizer_.first(), optimizer_.second()})
-    order_units(stream_, objective_.arena(), layout, order, shards_, parts);
+  for (const auto& state : optimizer_->states())
+    order_units(stream_, objective_.arena(), layout, order, shards_, state.values.view());
   order_units(order, by_layer);
   upload(stream_, squares, squares_.view());
 }
 
 template <class T>
 StepReport Trainer<T>::step() {
-  if (sampler_.wants_validation(step_) && stage_ == Stage::Pretraining) {
+  if (auto* const sampler = stage_->sampler(); sampler && sampler->wants_validation(step_)) {
     const auto tiers = tiers_of(config_);
     const auto found = validation_losses();
     std::map<double, double> losses;
     for (std::size_t i = 0; i < tiers.size(); ++i) losses[tiers[i].budget] = found[i];
-    sampler_.validated(losses);
+    sampler->validated(losses);
   }
   StepReport report;
   clear(stream_, gradient_.view());
@@ -417,10 +320,7 @@ StepReport Trainer<T>::step() {
   clear(stream_, totals_.view());
   squares_tokens_ = 0;
   try {
-    if (stage_ == Stage::Pretraining)
-      pretraining_batch(report);
-    else
-      refinement_batch(report);
+    learn_step(report);
   } catch (const Error& error) {
     if (error.kind() != ErrorKind::OutOfMemory) throw;
     constexpr std::size_t kWorthNaming = 1'000'000;
@@ -432,15 +332,15 @@ StepReport Trainer<T>::step() {
     const Index fits = fitting_micro_batch();
     fail(ErrorKind::OutOfMemory, "run.micro_batch = {}: {} (held by then: {}). {}", recipe_.run.micro_batch,
          error.what(), held,
-         fits > 0 ? fmt::format("A smaller one fits, tried just now: --set run.micro_batch={}", fits)
+         fits > 0 ? fmt::format("A smaller one fits, tried just now: run.micro_batch={}", fits)
                   : "No smaller one fits either: use a smaller model, context or loss_rows");
   }
 
   shards_.start_sums(gradient_.view(), -1);
   shards_.wait();
-  optimizer_.add_squares(gradient_.view(), totals_.data() + kSquaredNorm);
+  optimizer_->add_squares(gradient_.view(), totals_.data() + kSquaredNorm);
   read_totals(report);
-  report.rate = learning_rate(schedule_, step_, steps_);
+  report.rate = stage_->settings.schedule.rate(step_);
   report.skipped = !std::isfinite(report.norm);
   if (report.skipped && recipe_.run.nonfinite == "stop") {
     fail(ErrorKind::Usage,
@@ -450,17 +350,14 @@ StepReport Trainer<T>::step() {
   }
   if (!report.skipped) {
     // What comes from other ranks is rounded when it is here.
-    optimizer_.step(weights_.values(), shards_.alone() ? weights_.rounded() : Vector<BFloat16>{}, gradient_.view(),
-                    report.rate, clip_factor(report.norm, recipe_.optimizer.clip));
+    optimizer_->step(weights_.values(), shards_.alone() ? weights_.rounded() : Vector<BFloat16>{}, gradient_.view(),
+                     report.rate, clip_factor(report.norm, recipe_.optimizer.clip));
     if (!shards_.alone()) weights_.round();
     update_squares();
   }
   tokens_ += static_cast<double>(batch() * recipe_.data.context);
   ++step_;
-  const auto& e = recipe_.elastic;
-  if (stage_ == Stage::Pretraining && e.ordering_period > 0 && e.sampling != "dense" &&
-      step_ % e.ordering_period == 0 && static_cast<double>(step_) < e.ordering_until * static_cast<double>(steps_))
-    order_feed_forwards();
+  if (stage_->orders_units(step_)) order_feed_forwards();
   report.step = step_;
   report.tokens = tokens_;
   return report;

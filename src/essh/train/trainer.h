@@ -5,19 +5,12 @@
 #include <vector>
 
 #include "essh/data/loader.h"
-#include "essh/train/capacity_sampler.h"
 #include "essh/train/checkpoint.h"
 #include "essh/train/master_weights.h"
-#include "essh/train/objective.h"
-#include "essh/train/optimizer.h"
-#include "essh/train/recipe.h"
-#include "essh/train/shards.h"
+#include "essh/train/stage.h"
 #include "essh/train/training_data.h"
 
 namespace essh {
-
-enum class Stage { Pretraining, Refinement };
-const char* stage_name(Stage stage);
 
 // What one optimizer step did. Losses are means over tokens.
 struct StepReport {
@@ -28,15 +21,15 @@ struct StepReport {
   double divergence = 0;    // KL or TV of the sampled capacities
   Index full_tokens = 0, reduced_tokens = 0;
   double rate = 0;
-  double norm = 0;                 // of the gradient, before clipping
-  double flops = 0;                // of the matrix products of this step
-  bool skipped = false;            // the gradient was not finite and the weights were left alone
-  std::map<double, Index> shares;  // micro-batches by budget
+  double norm = 0;                        // of the gradient, before clipping
+  double flops = 0;                       // of the matrix products of this step
+  bool skipped = false;                   // the gradient was not finite and the weights were left alone
+  std::map<double, Index> micro_batches;  // by budget
 };
 
-// Algorithm 1 of the paper, and shared refinement, computing in T on the stream's device; weights, gradients and
-// moments are float32. Everything that a step depends on is in the snapshot: a run that resumes from one goes on bit by
-// bit on the CPU.
+// One stage of training, computing in T on the stream's device; weights, gradients and the optimizer's states are
+// float32. Everything that a step depends on is in the snapshot: a run that resumes from one goes on bit by bit on the
+// CPU.
 //
 // Several ranks make one trainer: its micro-batches go round the ranks, so that each is the same samples at the same
 // capacity whatever their number; sums over them differ in rounding alone. Every call below is a collective, except of
@@ -45,20 +38,21 @@ template <class T>
 class Trainer {
  public:
   // `data`, `stream` and `group` outlive the trainer.
-  Trainer(Stage stage, const Recipe& recipe, const ModelConfig& config, const TrainingData& data, Stream& stream,
-          comm::Group& group);
+  Trainer(std::unique_ptr<Stage> stage, const Recipe& recipe, const ModelConfig& config, const TrainingData& data,
+          Stream& stream, comm::Group& group);
 
-  // Where the stage starts: these weights, fresh moments.
+  // Where the stage starts: these weights, fresh states of the optimizer.
   void start(const Parameters<float>& weights);
   // Where an earlier run of this stage stopped, with any number of ranks. Rank 0 gives the snapshot, the others get
-  // theirs from it. A snapshot of other data or another model is refused.
+  // theirs from it. A snapshot of other data, another model or another algorithm of the optimizer is refused.
   void resume(const Snapshot& snapshot);
   // Complete on rank 0; on the others without its arrays.
   Snapshot snapshot();
 
-  bool finished() const { return step_ >= steps_; }
+  bool finished() const { return step_ >= steps(); }
+  const char* stage() const { return stage_->settings.name; }
   Index step_count() const { return step_; }
-  Index steps() const { return steps_; }
+  Index steps() const { return stage_->settings.schedule.steps; }
   double tokens() const { return tokens_; }
   Index position() const { return loader_->position(); }
   // Passes over samples: those of a batch that went wrong.
@@ -70,47 +64,38 @@ class Trainer {
   // The weights as they stand, in host memory.
   Parameters<float> parameters() const;
   const ModelConfig& config() const { return config_; }
-  // Bytes held: weights, gradients and moments, and the arena of the passes so far.
-  std::size_t state_bytes() const;
+  const Optimizer& optimizer() const { return *optimizer_; }
+  // Of the arena of the passes so far.
   std::size_t activation_bytes() const { return objective_.memory(); }
 
  private:
   // Sums of one step on the device.
   static constexpr Index kFull = 0, kReduced = kLossTotals, kSquaredNorm = 2 * kLossTotals, kTotals = kSquaredNorm + 1;
 
-  TokenRows next_rows();
   // Whether a micro-batch of a step is this rank's, and whether it is its last.
   bool is_mine(Index micro_batch) const { return micro_batch % group_.size() == group_.rank(); }
   bool is_last(Index micro_batch) const { return micro_batch + group_.size() >= micro_batches(); }
-  // What the work on a micro-batch at a capacity adds to the report, whichever rank does it.
-  void count_full(StepReport& report);
-  void count_reduced(StepReport& report, double budget);
-  // `last`: of this rank's passes of the step.
-  void learn_full(const TokenRows& rows, Matrix<const T>* hidden, bool last);
-  void learn_reduced(const TokenRows& rows, double budget, const ObjectiveWeights& counts, const Teacher<T>& teacher,
-                     bool last);
-  // All passes over one micro-batch.
-  void pretrain(const TokenRows& rows, double budget, bool last);
-  void refine(const TokenRows& rows, double budget, bool last);
-  void pretraining_batch(StepReport& report);
-  void refinement_batch(StepReport& report);
-  // The largest part of a micro-batch whose passes fit into memory, found by making them; 0 when none does.
+  // What a micro-batch adds to the report, whichever rank does it.
+  void count(const MicroBatchPlan& plan, StepReport& report);
+  // All passes over one micro-batch. `last`: of this rank's micro-batches of the step.
+  void learn(const TokenRows& rows, const MicroBatchPlan& plan, bool last);
+  void learn_step(StepReport& report);
+  // The largest divisor of run.micro_batch whose passes fit into memory, found by making them; 0 when none does.
   Index fitting_micro_batch();
   void read_totals(StepReport& report);
   void update_squares();
   // From rank 0's values to the other ranks, piece by piece; take(begin, values) gets them in order, in host memory.
   template <class V, class Take>
-  void distribute(const std::vector<V>& values, Index size, const Take& take);
+  void distribute(std::span<const V> values, Index size, const Take& take);
   void order_feed_forwards();
   std::vector<double> validation_losses();
   double product_flops(Capacity capacity) const;
   Gradients<T> gradients() const { return {&model_.layout(), gradient_.data()}; }
-  Index batch() const { return stage_ == Stage::Refinement ? recipe_.refine.batch : recipe_.run.batch; }
+  Index batch() const { return stage_->settings.batch; }
   Index micro_batches() const { return batch() / recipe_.run.micro_batch; }
   double micro_batch_tokens() const { return static_cast<double>(recipe_.run.micro_batch * training_->length()); }
-  double loss_scale() const { return 1.0 / static_cast<double>(batch() * training_->labels()); }
 
-  Stage stage_;
+  std::unique_ptr<Stage> stage_;
   Recipe recipe_;
   ModelConfig config_;
   const TrainingData& data_;
@@ -120,20 +105,18 @@ class Trainer {
   Shards shards_;
   MasterWeights<T> weights_;
   Array<float> gradient_;
-  OptimizerRecipe schedule_;
-  Optimizer optimizer_;
+  std::unique_ptr<Optimizer> optimizer_;
   Objective<T> objective_;
-  CapacitySampler sampler_;
   std::unique_ptr<Sequences> training_, held_out_;
   std::unique_ptr<Loader> loader_;
-  // A frozen parent, when the recipe names one.
+  // The frozen parent, when the stage names one.
   std::unique_ptr<Model<T>> parent_model_;
   std::unique_ptr<MasterWeights<T>> parent_;
   Array<double> totals_;
   Array<double> squares_, step_squares_;  // layers x units
   double squares_tokens_ = 0;
   const std::function<void(Index)> start_sums_ = [this](Index layer) { shards_.start_sums(gradient_.view(), layer); };
-  Index step_ = 0, steps_ = 0;
+  Index step_ = 0;
   double tokens_ = 0;
   double validation_ = 0;
 };

@@ -15,7 +15,7 @@ namespace {
 constexpr std::size_t kLargestStep = std::size_t{64} << 20;
 
 struct Driver {
-  Library library{{"libcuda.so.1"}, "--device cuda"};
+  Library library{{"libcuda.so.1"}, "a CUDA device"};
   decltype(&cuMemAddressReserve) reserve = library.find("cuMemAddressReserve");
   decltype(&cuMemAddressFree) free = library.find("cuMemAddressFree");
   decltype(&cuMemCreate) create = library.find("cuMemCreate");

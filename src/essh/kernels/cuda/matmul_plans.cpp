@@ -18,7 +18,7 @@ constexpr int kCandidates = 8;
 constexpr const char* kTrials = "trials of matrix products";
 
 struct Blas {
-  Library library{{ESSH_CUBLASLT, ESSH_CUDA_LIBRARIES "/" ESSH_CUBLASLT}, "--device cuda"};
+  Library library{{ESSH_CUBLASLT, ESSH_CUDA_LIBRARIES "/" ESSH_CUBLASLT}, "a CUDA device"};
   decltype(&cublasLtCreate) create = library.find("cublasLtCreate");
   decltype(&cublasLtDestroy) destroy = library.find("cublasLtDestroy");
   decltype(&cublasLtGetStatusString) status_string = library.find("cublasLtGetStatusString");

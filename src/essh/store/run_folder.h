@@ -1,0 +1,23 @@
+#pragma once
+#include <filesystem>
+
+namespace essh {
+
+// Names inside the folder of a training run.
+inline constexpr const char* kRunRecipe = "recipe.yaml";
+inline constexpr const char* kRunLock = "lock";
+inline constexpr const char* kRunFrontier = "frontier.json";
+inline constexpr const char* kRunReport = "report.html";
+
+struct StageFiles {
+  const char* metrics;
+  const char* checkpoints;
+  const char* model;  // the result, a model folder
+};
+inline constexpr StageFiles kPretrainingFiles{"metrics.jsonl", "checkpoints", "pretrained"};
+inline constexpr StageFiles kRefinementFiles{"refine-metrics.jsonl", "refine-checkpoints", "refined"};
+
+// The model folder that a path stands for: itself, or of a run its refined or pretrained model.
+std::filesystem::path model_of_run(const std::filesystem::path& path);
+
+}  // namespace essh

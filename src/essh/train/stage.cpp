@@ -1,0 +1,95 @@
+#include "essh/train/stage.h"
+
+#include "essh/base/rng.h"
+
+namespace essh {
+namespace {
+
+Schedule pretraining_schedule(const OptimizerRecipe& o, Index steps) {
+  return {o.rate, o.schedule, o.warmup, o.floor, o.decay_share, steps};
+}
+
+class Pretraining final : public Stage {
+ public:
+  Pretraining(const Recipe& recipe, const ModelConfig& config)
+      : Stage({"pretraining", "run.batch", recipe.run.batch, recipe.run.seed,
+               pretraining_schedule(recipe.optimizer, recipe.run.steps), DecayGroups::Pretraining,
+               recipe.elastic.teacher}),
+        recipe_(recipe.elastic),
+        sampler_(recipe.elastic, config, recipe.run.seed, recipe.run.steps) {}
+
+  std::vector<double> budgets(Index step, double tokens_seen, Index count) const override {
+    return sampler_.draw(step, tokens_seen, count);
+  }
+  MicroBatchPlan plan(double budget) const override {
+    if (budget == 1.0) return {};
+    return {.full = false,
+            .budget = budget,
+            .reduced = ObjectiveWeights{.label = recipe_.label,
+                                        .kl = recipe_.kl,
+                                        .ffn_gradient = recipe_.ffn_scale,
+                                        .mixer_gradient = recipe_.mixer_scale}};
+  }
+  CapacitySampler* sampler() override { return &sampler_; }
+  bool orders_units(Index steps) const override {
+    return recipe_.ordering_period > 0 && recipe_.sampling != "dense" && steps % recipe_.ordering_period == 0 &&
+           static_cast<double>(steps) < recipe_.ordering_until * static_cast<double>(settings.schedule.steps);
+  }
+
+ private:
+  ElasticRecipe recipe_;
+  CapacitySampler sampler_;
+};
+
+// Refinement reads the data and draws budgets in an order of its own.
+constexpr std::uint64_t kRefinementSeed = 0x5ef1e0u;
+
+class Refinement final : public Stage {
+ public:
+  Refinement(const Recipe& recipe, const ModelConfig& config)
+      : Stage({"refinement",
+               "refine.batch",
+               recipe.refine.batch,
+               recipe.run.seed + kRefinementSeed,
+               {.peak = recipe.refine.rate, .warmup = recipe.refine.warmup, .steps = recipe.refine.steps},
+               DecayGroups::Refinement}),
+        recipe_(recipe),
+        shuffles_(recipe.refine.sampling == "shuffle"),
+        choices_(shuffles_ ? std::vector<double>() : recipe.refine.budgets) {
+    for (const auto& tier : tiers_of(config)) {
+      if (shuffles_ && tier.budget < 1) choices_.push_back(tier.budget);
+    }
+    if (choices_.empty()) choices_ = {2.0 / 32, 4.0 / 32, 8.0 / 32, 16.0 / 32, 24.0 / 32};
+  }
+
+  std::vector<double> budgets(Index step, double, Index count) const override {
+    Rng rng(recipe_.run.seed ^ kRefinementSeed, static_cast<std::uint64_t>(step));
+    if (!shuffles_) return std::vector<double>(static_cast<std::size_t>(count), choices_[rng.below(choices_.size())]);
+    auto order = choices_;
+    for (std::size_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[rng.below(i)]);
+    std::vector<double> drawn(static_cast<std::size_t>(count));
+    for (std::size_t i = 0; i < drawn.size(); ++i) drawn[i] = order[i % order.size()];
+    return drawn;
+  }
+  MicroBatchPlan plan(double budget) const override {
+    return {.budget = budget,
+            .reduced = ObjectiveWeights{.tv = recipe_.refine.tv, .ffn_gradient = recipe_.elastic.ffn_scale}};
+  }
+
+ private:
+  Recipe recipe_;
+  bool shuffles_;
+  std::vector<double> choices_;
+};
+
+}  // namespace
+
+std::unique_ptr<Stage> make_pretraining(const Recipe& recipe, const ModelConfig& config) {
+  return std::make_unique<Pretraining>(recipe, config);
+}
+
+std::unique_ptr<Stage> make_refinement(const Recipe& recipe, const ModelConfig& config) {
+  return std::make_unique<Refinement>(recipe, config);
+}
+
+}  // namespace essh
