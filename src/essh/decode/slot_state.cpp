@@ -69,7 +69,6 @@ void SlotState::reserve(Index tokens) {
 void SlotState::advance(std::span<const std::int32_t> tokens) {
   copy_ = next_copy();
   position_ += std::ssize(tokens);
-  if (rewind_ == 0) return;
   history_.push_back({position_, copy_});
   recent_.insert(recent_.end(), tokens.begin(), tokens.end());
   const Index oldest = history_.front().position;
