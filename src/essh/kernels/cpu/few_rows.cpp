@@ -16,7 +16,7 @@ constexpr bool kMultipliesByLane = true;  // of another vector, without a load
 #else
 constexpr bool kMultipliesByLane = false;
 #endif
-constexpr Index kTogether = 4;  // rows of x
+constexpr int kTogether = kManyRegisters ? 4 : 2;  // rows of x
 
 // sums[Rows][kPanel] = the products of Rows rows of x with kPanel rows of a weight. Strides in elements of x, in bytes
 // of the weight. The panel `ahead` bytes further on is fetched into the second-level cache.
@@ -29,10 +29,10 @@ __attribute__((noinline)) void panel_products(const T* x, Index x_stride, const 
   Lanes<T> sum[Rows][kGroups];
   unrolled<Rows>([&](auto r) { unrolled<kGroups>([&](auto g) { sum[r()][g()] = Lanes<T>{}; }); });
   const auto rows = [&](int group, Index k) { return weight + group * kLanes<T> * stride + k * Columns::kBytes; };
-  const auto add = [&](Index k, auto group) __attribute__((always_inline)) {
-    return [&, k, group ](auto i, Lanes<T> column) __attribute__((always_inline)) {
+  const auto add = [&](const T* from, auto group) __attribute__((always_inline)) {
+    return [&, from, group ](auto i, Lanes<T> column) __attribute__((always_inline)) {
       unrolled<Rows>([&](auto r)
-                         __attribute__((always_inline)) { sum[r()][group()] += x[r() * x_stride + k + i()] * column; });
+                         __attribute__((always_inline)) { sum[r()][group()] += from[r() * x_stride + i()] * column; });
     };
   };
   const auto span = [&](Index k) __attribute__((always_inline)) {
@@ -50,8 +50,12 @@ __attribute__((noinline)) void panel_products(const T* x, Index x_stride, const 
             });
       });
     } else {
-      unrolled<kGroups>([&](auto g)
-                            __attribute__((always_inline)) { Columns::visit(rows(g(), k), stride, add(k, g)); });
+      unrolled<kGroups>([&](auto g) __attribute__((always_inline)) {
+        // Unknown to be the same for every group: kept in registers for the next one, elements of x push out the sums.
+        const T* from = x + k;
+        asm volatile("" : "+r"(from));
+        Columns::visit(rows(g(), k), stride, add(from, g));
+      });
     }
   };
   // Along the rows of the next panel, which are one row where nothing lies between them: as memory streams fastest.
@@ -66,7 +70,7 @@ __attribute__((noinline)) void panel_products(const T* x, Index x_stride, const 
   }
   for (; k + kSpan <= inner; k += kSpan) span(k);
   if (k < inner) {
-    unrolled<kGroups>([&](auto g) { Columns::visit_part(rows(g(), k), stride, kLanes<T>, inner - k, add(k, g)); });
+    unrolled<kGroups>([&](auto g) { Columns::visit_part(rows(g(), k), stride, kLanes<T>, inner - k, add(x + k, g)); });
   }
   unrolled<Rows>([&](auto r) {
     unrolled<kGroups>([&](auto g) { store<T>(sums + r() * kPanel<T> + g() * kLanes<T>, sum[r()][g()]); });
@@ -127,20 +131,15 @@ void multiply(Stream& stream, int thread, Matrix<const T> x, const Panel& panel,
         result.finish(r + i, panel.column + panel.fresh, count, sums + i * kPanel<T> + panel.fresh - panel.first);
       r += Rows;
     };
-    switch (x.rows - r) {
-      case 1:
-        take.template operator()<1>();
-        break;
-      case 2:
-        take.template operator()<2>();
-        break;
-      case 3:
-        take.template operator()<3>();
-        break;
-      default:
-        take.template operator()<kTogether>();
-        break;
-    }
+    const Index left = x.rows - r;
+    if (left >= kTogether)
+      take.template operator()<kTogether>();
+    else if (kTogether > 3 && left == 3)
+      take.template operator()<3>();
+    else if (left == 2)
+      take.template operator()<2>();
+    else
+      take.template operator()<1>();
   }
 }
 

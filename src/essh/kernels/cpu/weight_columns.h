@@ -97,13 +97,15 @@ class WeightColumns {
   // The same for k < `count` where fewer rows than lanes, or fewer elements than kSpan, are left; missing rows are
   // zero.
   template <class Body>
-  static void visit_part(const std::byte* rows, Index stride, Index row_count, Index count, const Body& body) {
+  static inline __attribute__((always_inline)) void visit_part(const std::byte* rows, Index stride, Index row_count,
+                                                               Index count, const Body& body) {
     std::byte padded[kLanes<T> * 16] = {};
     for (Index r = 0; r < row_count; ++r)
       std::memcpy(padded + r * 16, rows + r * stride, static_cast<std::size_t>(count * kBytes));
-    visit(padded, 16, [&](auto k, Lanes<T> column) {
-      if (k() < count) body(k, column);
-    });
+    visit(
+        padded, 16, [&](auto k, Lanes<T> column) __attribute__((always_inline)) {
+          if (k() < count) body(k, column);
+        });
   }
 
  private:
