@@ -16,53 +16,65 @@ constexpr bool kMultipliesByLane = true;  // of another vector, without a load
 #else
 constexpr bool kMultipliesByLane = false;
 #endif
-constexpr Index kTogether = 4;  // rows of x
+constexpr int kTogether = kManyRegisters ? 4 : 2;  // rows of x
 
 // sums[Rows][kPanel] = the products of Rows rows of x with kPanel rows of a weight. Strides in elements of x, in bytes
-// of the weight. The lines `ahead` bytes further on are fetched into the second-level cache.
+// of the weight. The panel `ahead` bytes further on is fetched into the second-level cache.
 template <class T, Format format, int Rows>
-void panel_products(const T* x, Index x_stride, const std::byte* weight, Index stride, Index inner, Index ahead,
-                    T* sums) {
+__attribute__((noinline)) void panel_products(const T* x, Index x_stride, const std::byte* weight, Index stride,
+                                              Index inner, Index ahead, T* sums) {
   using Columns = WeightColumns<T, format>;
   constexpr Index kSpan = Columns::kSpan, kLineSpan = kLine / Columns::kBytes;
-  Lanes<T> sum[Rows][kGroups] = {};
-  typename Columns::Columns columns;
-  const auto add = [&](Index k, int group, Index count) {
-    for (Index i = 0; i < count; ++i) {
-      for (int r = 0; r < Rows; ++r) sum[r][group] += x[r * x_stride + k + i] * columns[i];
+  constexpr int kWidth = static_cast<int>(kLanes<T>);
+  Lanes<T> sum[Rows][kGroups];
+  unrolled<Rows>([&](auto r) { unrolled<kGroups>([&](auto g) { sum[r()][g()] = Lanes<T>{}; }); });
+  const auto rows = [&](int group, Index k) { return weight + group * kLanes<T> * stride + k * Columns::kBytes; };
+  const auto add = [&](const T* from, auto group) __attribute__((always_inline)) {
+    return [&, from, group ](auto i, Lanes<T> column) __attribute__((always_inline)) {
+      unrolled<Rows>([&](auto r)
+                         __attribute__((always_inline)) { sum[r()][group()] += from[r() * x_stride + i()] * column; });
+    };
+  };
+  const auto span = [&](Index k) __attribute__((always_inline)) {
+    if constexpr (kMultipliesByLane) {
+      Lanes<T> left[Rows][kSpan / kWidth];
+      unrolled<Rows>([&](auto r) {
+        unrolled<kSpan / kWidth>([&](auto i) { left[r()][i()] = load<T>(x + r() * x_stride + k + i() * kWidth); });
+      });
+      unrolled<kGroups>([&](auto g) __attribute__((always_inline)) {
+        Columns::visit(
+            rows(g(), k), stride, [&](auto i, Lanes<T> column) __attribute__((always_inline)) {
+              unrolled<Rows>([&](auto r) __attribute__((always_inline)) {
+                sum[r()][g()] += left[r()][i() / kWidth][i() % kWidth] * column;
+              });
+            });
+      });
+    } else {
+      unrolled<kGroups>([&](auto g) __attribute__((always_inline)) {
+        // Unknown to be the same for every group: kept in registers for the next one, elements of x push out the sums.
+        const T* from = x + k;
+        asm volatile("" : "+r"(from));
+        Columns::visit(rows(g(), k), stride, add(from, g));
+      });
     }
   };
-  const auto span = [&](Index k) {
-    for (int g = 0; g < kGroups; ++g) {
-      Columns::load(weight + g * kLanes<T> * stride + k * Columns::kBytes, stride, columns);
-      if constexpr (kMultipliesByLane) {
-        for (int r = 0; r < Rows; ++r) {
-          for (Index i = 0; i < kSpan; i += kLanes<T>) {
-            const auto left = load<T>(x + r * x_stride + k + i);
-            for (Index lane = 0; lane < kLanes<T>; ++lane) sum[r][g] += left[lane] * columns[i + lane];
-          }
-        }
-      } else {
-        add(k, g, kSpan);
-      }
-    }
-  };
+  // Along the rows of the next panel, which are one row where nothing lies between them: as memory streams fastest.
+  const std::byte *row_ahead = weight + ahead, *line_ahead = row_ahead;
+  const Index row_bytes = stride == inner * Columns::kBytes ? kPanel<T> * stride : inner * Columns::kBytes;
   Index k = 0;
   for (; k + kLineSpan <= inner; k += kLineSpan) {
-    for (Index r = 0; r < kPanel<T>; ++r) __builtin_prefetch(weight + ahead + r * stride + k * Columns::kBytes, 0, 2);
+    for (Index i = 0; i < kPanel<T>; ++i, line_ahead += kLine) __builtin_prefetch(line_ahead, 0, 2);
+    if (line_ahead - row_ahead >= row_bytes) line_ahead = row_ahead += stride;
 #pragma GCC unroll 1
     for (Index i = 0; i < kLineSpan; i += kSpan) span(k + i);
   }
   for (; k + kSpan <= inner; k += kSpan) span(k);
   if (k < inner) {
-    for (int g = 0; g < kGroups; ++g) {
-      Columns::load_part(weight + g * kLanes<T> * stride + k * Columns::kBytes, stride, kLanes<T>, inner - k, columns);
-      add(k, g, inner - k);
-    }
+    unrolled<kGroups>([&](auto g) { Columns::visit_part(rows(g(), k), stride, kLanes<T>, inner - k, add(x + k, g)); });
   }
-  for (int r = 0; r < Rows; ++r) {
-    for (int g = 0; g < kGroups; ++g) store<T>(sums + r * kPanel<T> + g * kLanes<T>, sum[r][g]);
-  }
+  unrolled<Rows>([&](auto r) {
+    unrolled<kGroups>([&](auto g) { store<T>(sums + r() * kPanel<T> + g() * kLanes<T>, sum[r()][g()]); });
+  });
 }
 
 // A panel of one weight: rows [first, first + kPanel), of which those from `fresh` on are results of its own.
@@ -119,20 +131,15 @@ void multiply(Stream& stream, int thread, Matrix<const T> x, const Panel& panel,
         result.finish(r + i, panel.column + panel.fresh, count, sums + i * kPanel<T> + panel.fresh - panel.first);
       r += Rows;
     };
-    switch (x.rows - r) {
-      case 1:
-        take.template operator()<1>();
-        break;
-      case 2:
-        take.template operator()<2>();
-        break;
-      case 3:
-        take.template operator()<3>();
-        break;
-      default:
-        take.template operator()<kTogether>();
-        break;
-    }
+    const Index left = x.rows - r;
+    if (left >= kTogether)
+      take.template operator()<kTogether>();
+    else if (kTogether > 3 && left == 3)
+      take.template operator()<3>();
+    else if (left == 2)
+      take.template operator()<2>();
+    else
+      take.template operator()<1>();
   }
 }
 

@@ -52,14 +52,14 @@ class WeightSlivers {
       for (Index first = 0; first < packed::kColumns<T>; first += kLanes<T>) {
         const Index rows = std::clamp<Index>(at.weight->rows - at.row - first, 0, kLanes<T>);
         const std::byte* from = at.weight->row(at.row + first) + k * Columns::kBytes;
-        typename Columns::Columns columns;
-        for (Index i = 0; i < inner; i += Columns::kSpan) {
-          const Index count = std::min(Columns::kSpan, inner - i);
+        T* place = to + first;
+        const auto put = [&](auto j, Lanes<T> column) { store<T>(place + j() * packed::kColumns<T>, column); };
+        for (Index i = 0; i < inner; i += Columns::kSpan, place += Columns::kSpan * packed::kColumns<T>) {
+          const Index count = std::min<Index>(Columns::kSpan, inner - i);
           if (rows == kLanes<T> && count == Columns::kSpan)
-            Columns::load(from + i * Columns::kBytes, stride, columns);
+            Columns::visit(from + i * Columns::kBytes, stride, put);
           else
-            Columns::load_part(from + i * Columns::kBytes, stride, rows, count, columns);
-          for (Index j = 0; j < count; ++j) store<T>(to + (i + j) * packed::kColumns<T> + first, columns[j]);
+            Columns::visit_part(from + i * Columns::kBytes, stride, rows, count, put);
         }
       }
     });

@@ -34,29 +34,30 @@ inline constexpr Index kTileColumns = kTileVectors* kVectorBytes / static_cast<I
 // c(i0..i0+Rows, j..j+N) += sum over k in [begin, end) of a(i, k) b(k, j), with N = Columns vectors of Bytes. With
 // into = Into::Set, c is taken as zero.
 template <class T, int Rows, int Columns, int Bytes, Into into = Into::Add>
-inline void tile(Strided<T> a, const T* b, Index b_stride, T* c, Index c_stride, Index begin, Index end) {
+inline __attribute__((always_inline)) void tile(Strided<T> a, const T* b, Index b_stride, T* c, Index c_stride,
+                                                Index begin, Index end) {
   using V = Lanes<T, Bytes>;
   constexpr Index kWidth = Bytes / static_cast<Index>(sizeof(T));
   V sum[Rows][Columns];
-  for (int i = 0; i < Rows; ++i) {
-    for (int j = 0; j < Columns; ++j) {
-      if constexpr (into == Into::Add)
-        sum[i][j] = load<T, Bytes>(c + i * c_stride + j * kWidth);
-      else
-        sum[i][j] = V{};
-    }
-  }
+  const auto each = [](const auto& body) __attribute__((always_inline)) {
+    unrolled<Rows>([&](auto i) __attribute__((always_inline)) {
+      unrolled<Columns>([&](auto j) __attribute__((always_inline)) { body(i(), j()); });
+    });
+  };
+  each([&](int i, int j) __attribute__((always_inline)) {
+    if constexpr (into == Into::Add)
+      sum[i][j] = load<T, Bytes>(c + i * c_stride + j * kWidth);
+    else
+      sum[i][j] = V{};
+  });
   for (Index k = begin; k < end; ++k) {
     V right[Columns];
-    for (int j = 0; j < Columns; ++j) right[j] = load<T, Bytes>(b + k * b_stride + j * kWidth);
-    for (int i = 0; i < Rows; ++i) {
-      const T left = a.data[i * a.row + k * a.col];
-      for (int j = 0; j < Columns; ++j) sum[i][j] += left * right[j];
-    }
+    unrolled<Columns>([&](auto j) __attribute__((always_inline)) {
+      right[j()] = load<T, Bytes>(b + k * b_stride + j() * kWidth);
+    });
+    each([&](int i, int j) __attribute__((always_inline)) { sum[i][j] += a.data[i * a.row + k * a.col] * right[j]; });
   }
-  for (int i = 0; i < Rows; ++i) {
-    for (int j = 0; j < Columns; ++j) store<T, Bytes>(c + i * c_stride + j * kWidth, sum[i][j]);
-  }
+  each([&](int i, int j) __attribute__((always_inline)) { store<T, Bytes>(c + i * c_stride + j * kWidth, sum[i][j]); });
 }
 
 template <Into into, class T, int Rows>

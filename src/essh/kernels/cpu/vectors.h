@@ -1,6 +1,7 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 #include <utility>
 
 // Vector registers through the compiler's vector types: one source for AVX-512, AVX2, NEON and plain machines.
@@ -49,6 +50,11 @@ inline void store(void* to, Lanes<T, Bytes> value) {
 
 namespace detail {
 
+template <class Body, int... I>
+inline __attribute__((always_inline)) void repeat(const Body& body, std::integer_sequence<int, I...>) {
+  (body(std::integral_constant<int, I>()), ...);
+}
+
 template <class V, std::size_t... Lane>
 inline auto concatenate(V low, V high, std::index_sequence<Lane...>) {
   return __builtin_shufflevector(low, high, Lane...);
@@ -66,6 +72,13 @@ inline V unpack(V a, V b, std::index_sequence<Lane...>) {
 }
 
 }  // namespace detail
+
+// body(i) for i = 0 .. Count - 1, unrolled before the compiler looks at arrays: an array of vectors that is indexed
+// only so stays in registers.
+template <int Count, class Body>
+inline __attribute__((always_inline)) void unrolled(const Body& body) {
+  detail::repeat(body, std::make_integer_sequence<int, Count>());
+}
 
 // A vector of 16-byte pieces, piece i from `from` + i * step bytes.
 template <class T, int Bytes = kVectorBytes>

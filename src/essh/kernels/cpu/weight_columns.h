@@ -33,33 +33,39 @@ inline Lanes<float> from_half(Lanes<std::uint32_t> words) {
 #endif
 }
 
-// How a word of sizeof(T) bytes widens to the elements that it stores.
+// How a word of sizeof(T) bytes widens to the elements that it stores, the first in its lowest bits.
 template <class T, Format format>
 struct Words;
 template <>
 struct Words<float, Format::F32> {
   using Word = std::uint32_t;
-  static void widen(Lanes<Word> words, Lanes<float>* to) { to[0] = reinterpret_cast<Lanes<float>>(words); }
+  template <int element>
+  static Lanes<float> widen(Lanes<Word> words) {
+    return reinterpret_cast<Lanes<float>>(words);
+  }
 };
 template <>
 struct Words<double, Format::F64> {
   using Word = std::uint64_t;
-  static void widen(Lanes<Word> words, Lanes<double>* to) { to[0] = reinterpret_cast<Lanes<double>>(words); }
+  template <int element>
+  static Lanes<double> widen(Lanes<Word> words) {
+    return reinterpret_cast<Lanes<double>>(words);
+  }
 };
 template <>
 struct Words<float, Format::BF16> {
   using Word = std::uint32_t;
-  static void widen(Lanes<Word> words, Lanes<float>* to) {
-    to[0] = reinterpret_cast<Lanes<float>>(words << 16);
-    to[1] = reinterpret_cast<Lanes<float>>(words & 0xffff0000u);
+  template <int element>
+  static Lanes<float> widen(Lanes<Word> words) {
+    return reinterpret_cast<Lanes<float>>(element == 0 ? words << 16 : words & 0xffff0000u);
   }
 };
 template <>
 struct Words<float, Format::F16> {
   using Word = std::uint32_t;
-  static void widen(Lanes<Word> words, Lanes<float>* to) {
-    to[0] = from_half(words);
-    to[1] = from_half(words >> 16);
+  template <int element>
+  static Lanes<float> widen(Lanes<Word> words) {
+    return from_half(element == 0 ? words : words >> 16);
   }
 };
 
@@ -67,31 +73,44 @@ struct Words<float, Format::F16> {
 
 // Columns of a weight in registers: the rows, one per lane, are transposed and widened on the way in.
 template <class T, Format format>
-struct WeightColumns {
+class WeightColumns {
   using Word = typename detail::Words<T, format>::Word;
-  static constexpr Index kBytes = traits(format).block_bytes;
-  static constexpr Index kSpan = 16 / kBytes;  // elements of a row that are read at a time
-  using Columns = Lanes<T>[kSpan];
+  static constexpr int kPieceRows = 16 / static_cast<int>(sizeof(Word));
 
-  // columns[k] = element k of kLanes<T> rows; `stride` in bytes.
-  static inline void load(const std::byte* rows, Index stride, Columns& columns) {
-    constexpr Index kPieceRows = 16 / static_cast<Index>(sizeof(Word)), kPerWord = kSpan / kPieceRows;
+ public:
+  static constexpr Index kBytes = traits(format).block_bytes;
+  static constexpr int kSpan = 16 / static_cast<int>(kBytes);  // elements of a row that are read at a time
+
+  // Calls body(k, column) for k = 0 .. kSpan - 1, constants, with element k of kLanes<T> rows; `stride` in bytes.
+  template <class Body>
+  static inline __attribute__((always_inline)) void visit(const std::byte* rows, Index stride, const Body& body) {
+    constexpr int kPerWord = kSpan / kPieceRows;
     Lanes<Word> words[kPieceRows];
-    for (Index r = 0; r < kPieceRows; ++r) words[r] = load_pieces<Word>(rows + r * stride, kPieceRows * stride);
+    unrolled<kPieceRows>([&](auto r) __attribute__((always_inline)) {
+      words[r()] = load_pieces<Word>(rows + r() * stride, kPieceRows * stride);
+    });
     transpose(words);
-    for (Index i = 0; i < kPieceRows; ++i) detail::Words<T, format>::widen(words[i], columns + i * kPerWord);
+    unrolled<kSpan>([&](auto k) __attribute__((always_inline)) {
+      body(k, detail::Words<T, format>::template widen<k() % kPerWord>(words[k() / kPerWord]));
+    });
   }
-  // The same where fewer rows than lanes, or fewer elements than kSpan, are left; the missing ones read as zero.
-  static void load_part(const std::byte* rows, Index stride, Index row_count, Index count, Columns& columns) {
+  // The same for k < `count` where fewer rows than lanes, or fewer elements than kSpan, are left; missing rows are
+  // zero.
+  template <class Body>
+  static inline __attribute__((always_inline)) void visit_part(const std::byte* rows, Index stride, Index row_count,
+                                                               Index count, const Body& body) {
     std::byte padded[kLanes<T> * 16] = {};
     for (Index r = 0; r < row_count; ++r)
       std::memcpy(padded + r * 16, rows + r * stride, static_cast<std::size_t>(count * kBytes));
-    load(padded, 16, columns);
+    visit(
+        padded, 16, [&](auto k, Lanes<T> column) __attribute__((always_inline)) {
+          if (k() < count) body(k, column);
+        });
   }
 
  private:
   // Square blocks of 16 bytes' width.
-  static inline void transpose(Lanes<std::uint32_t> (&words)[4]) {
+  static inline __attribute__((always_inline)) void transpose(Lanes<std::uint32_t> (&words)[4]) {
     using Pairs = Lanes<std::uint64_t>;
     const auto pairs = [](auto a) { return reinterpret_cast<Pairs>(a); };
     const Pairs a = pairs(unpack<false, std::uint32_t>(words[0], words[1]));
@@ -103,7 +122,7 @@ struct WeightColumns {
     words[2] = reinterpret_cast<Lanes<std::uint32_t>>(unpack<false, std::uint64_t>(c, d));
     words[3] = reinterpret_cast<Lanes<std::uint32_t>>(unpack<true, std::uint64_t>(c, d));
   }
-  static inline void transpose(Lanes<std::uint64_t> (&words)[2]) {
+  static inline __attribute__((always_inline)) void transpose(Lanes<std::uint64_t> (&words)[2]) {
     const auto low = unpack<false, std::uint64_t>(words[0], words[1]);
     words[1] = unpack<true, std::uint64_t>(words[0], words[1]);
     words[0] = low;
