@@ -14,8 +14,9 @@ inline constexpr int kMmaTileBytes = kMmaTile * kTileRowBytes;
 inline constexpr int kMmaRowsBytes = kMmaRows * kTileRowBytes;
 // A stage is a tile of keys and one of values.
 inline constexpr int kMmaStageBytes = 2 * kMmaTileBytes;
-// The rows of the block, then three stages.
-inline constexpr int kMmaForwardShared = kMmaRowsBytes + 3 * kMmaStageBytes;
+// Three stages; the rows of the block lie in the last one before and after.
+inline constexpr int kMmaForwardShared = 3 * kMmaStageBytes;
+static_assert(kMmaRowsBytes == kMmaStageBytes);
 inline constexpr float kLog2E = 1.44269504088896340736f;
 inline constexpr float kLn2 = 0.69314718055994530942f;
 
@@ -161,7 +162,7 @@ __global__ void __launch_bounds__(kMmaThreads, 2)
   // Keys that the warp sees, the first of a step and the last.
   const int from = max(0, low - shape.window + 1) / kMmaStep * kMmaStep, to = idle ? -1 : min(high, end - 1);
 
-  const std::uint32_t q_tile = shared_address(shared), stages = q_tile + kMmaRowsBytes;
+  const std::uint32_t stages = shared_address(shared), q_tile = stages + 2 * kMmaStageBytes;
   TileLoader<kMmaThreads> k_loader(x.k.row(key_row + begin) + kv_column, x.k.stride);
   TileLoader<kMmaThreads> v_loader(x.v.row(key_row + begin) + kv_column, x.v.stride);
   const auto load_stage = [&](int key, std::uint32_t stage) {
@@ -184,6 +185,7 @@ __global__ void __launch_bounds__(kMmaThreads, 2)
 #pragma unroll
     for (int k = 0; k < 4; ++k) load_blocks(q[m][k], q_reader.at(m, k));
   }
+  __syncthreads();
   float out[2][8][4] = {};
   RunningSoftmax softmax;
   const float scale = shape.scale * kLog2E;
@@ -231,14 +233,15 @@ __global__ void __launch_bounds__(kMmaThreads, 2)
     attend(odd, key + kMmaStep, kMmaStep / 16, stage, even, 0, next);
     stage = next;
   }
+  __syncthreads();
   if (idle) return;
 
-  // Out through the warp's own rows of the queries' tile, which nobody else reads.
+  unsigned char* through = shared + 2 * kMmaStageBytes;
   softmax.finish();
 #pragma unroll
   for (int m = 0; m < 2; ++m) {
     const int row = warp * kMmaWarpRows + m * 16;
-    store_sums(shared, row, lane, out[m], 1 / softmax.sum[m][0], 1 / softmax.sum[m][1]);
+    store_sums(through, row, lane, out[m], 1 / softmax.sum[m][0], 1 / softmax.sum[m][1]);
     if (x.log_sum.empty() || lane % 4 != 0) continue;
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
@@ -247,7 +250,7 @@ __global__ void __launch_bounds__(kMmaThreads, 2)
     }
   }
   __syncwarp();
-  store_rows(x.out.row(query_row) + column, x.out.stride, shared, warp * kMmaWarpRows, rows, lane);
+  store_rows(x.out.row(query_row) + column, x.out.stride, through, warp * kMmaWarpRows, rows, lane);
 }
 
 }  // namespace essh::cuda::device
