@@ -224,11 +224,13 @@ TYPED_TEST(CudaWindowAttention, APastOfMillions) {
   }
 }
 
-// The last of eight sequences, and the same alone: single queries in shares, tiles and tensor cores.
+// The last of eight sequences, and the same alone: single queries in shares, tiles and tensor cores, and more scores
+// than backward keeps at a time.
 TYPED_TEST(CudaWindowAttention, BitsDoNotDependOnOtherSequences) {
   using T = TypeParam;
-  for (const auto& s : {Shape{8, 1, 2047, 8, 64, 2048, 2}, Shape{8, 5, 700, 4, 64, 2048},
-                        Shape{8, 300, 0, 4, 64, 250, 2}, Shape{8, 130, 100, 4, 40, 250, 2}}) {
+  for (const auto& s :
+       {Shape{8, 1, 2047, 8, 64, 2048, 2}, Shape{8, 5, 700, 4, 64, 2048}, Shape{8, 300, 0, 4, 64, 250, 2},
+        Shape{8, 130, 100, 4, 40, 250, 2}, Shape{8, 2048, 0, 16, 64, 1 << 20, 2}}) {
     const Problem<T> p(this->stream(), s, Layout::Aligned);
     Attended<T> together(this->stream(), p, Layout::Aligned);
     const Index keys = s.past + s.queries, first = 7 * s.queries;
@@ -257,6 +259,42 @@ TYPED_TEST(CudaWindowAttention, BitsDoNotDependOnOtherSequences) {
     expect_last(gradients.d_k, d_k);
     expect_last(gradients.d_v, d_v);
   }
+}
+
+// The scores of a group are more than backward keeps, those of a single head are not: the same keys for all heads of a
+// group, and as many copies of them.
+TYPED_TEST(CudaWindowAttention, GroupsTooLargeToKeepTheirScores) {
+  using T = TypeParam;
+  constexpr Index kLength = 4096, kHeads = 40;
+  const Problem<T> grouped(this->stream(), {1, kLength, 0, kHeads, 64, kLength, 1}, Layout::Aligned);
+  Problem<T> copies(this->stream(), {1, kLength, 0, kHeads, 64, kLength}, Layout::Aligned);
+  for (auto [to, from] : {std::pair{&copies.k, &grouped.k}, std::pair{&copies.v, &grouped.v}}) {
+    for (Index r = 0; r < kLength; ++r) {
+      for (Index c = 0; c < kHeads * 64; ++c) to->view(r, c) = from->view(r, c % 64);
+    }
+  }
+  copies.q.storage = grouped.q.storage;
+  copies.d_out.storage = grouped.d_out.storage;
+  copies.q.view.data = copies.q.storage.data();
+  copies.d_out.view.data = copies.d_out.storage.data();
+  copies.gpu_q.set(copies.q);
+  copies.gpu_k.set(copies.k);
+  copies.gpu_v.set(copies.v);
+  copies.gpu_d_out.set(copies.d_out);
+  const Attended<T> one(this->stream(), grouped, Layout::Aligned), many(this->stream(), copies, Layout::Aligned);
+  Gradients<T> first(this->stream(), grouped, one, Layout::Aligned),
+      second(this->stream(), copies, many, Layout::Aligned);
+  EXPECT_LE(relative_error(first.d_q.get(), second.d_q.get(), 64), kCudaTolerance<T>);
+  const auto expect_sums = [&](DeviceMatrix<T>& sums, DeviceMatrix<T>& terms) {
+    const auto each = terms.get();
+    StridedMatrix<double> exact(kLength, 64, 0);
+    for (Index r = 0; r < kLength; ++r) {
+      for (Index c = 0; c < kHeads * 64; ++c) exact.view(r, c % 64) += each.view(r, c);
+    }
+    EXPECT_LE(relative_error(sums.get(), exact, 64), 2 * kCudaTolerance<T>);
+  };
+  expect_sums(first.d_k, second.d_k);
+  expect_sums(first.d_v, second.d_v);
 }
 
 // Keys in many shares, and shares of single rows' worth.

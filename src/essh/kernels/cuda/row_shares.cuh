@@ -8,7 +8,7 @@
 // How attention of single queries is shared out over the GPU.
 namespace essh::cuda {
 
-// One counter for each query whose keys are split; zero between kernels. Grows outside of recordings only, like every
+// One counter for each block whose keys are split; zero between kernels. Grows outside of recordings only, like every
 // memory; recorded launches go on with the counters that they were recorded with.
 class ShareCounters {
  public:
@@ -29,16 +29,17 @@ class ShareCounters {
   std::vector<Array<unsigned>> counters_;
 };
 
-// Room for the shares of `queries` queries that see up to `seen` rows each.
-inline device::Shares shares_of(Stream& stream, Scratch& scratch, Index queries, Index seen, Index head_dim) {
+// Room for the shares of `items` blocks of `queries` queries that see up to `seen` rows each.
+inline device::Shares shares_of(Stream& stream, Scratch& scratch, Index items, Index queries, Index seen,
+                                Index head_dim) {
   const Index most = device::most_shares(seen);
   if (most <= 1) return {1, nullptr, nullptr};
-  return {static_cast<int>(most), scratch.take<float>(queries * most * (head_dim + 2)),
-          stream.attachment<ShareCounters>().at_least(stream, queries)};
+  return {static_cast<int>(most), scratch.take<float>(items * queries * most * (head_dim + 2)),
+          stream.attachment<ShareCounters>().at_least(stream, items)};
 }
-// One block for each query, and each of its shares.
-inline Shape row_blocks(Index queries, const device::Shares& shares) {
-  return {.grid = dim3(static_cast<unsigned>(queries), static_cast<unsigned>(shares.most)),
+// One block for each item, and each of its shares.
+inline Shape row_blocks(Index items, const device::Shares& shares) {
+  return {.grid = dim3(static_cast<unsigned>(items), static_cast<unsigned>(shares.most)),
           .block = dim3(device::kRowThreads)};
 }
 

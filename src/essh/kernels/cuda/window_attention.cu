@@ -1,7 +1,7 @@
 #include <cmath>
 
 #include "essh/kernels/cuda/device/attention_mma.cuh"
-#include "essh/kernels/cuda/device/attention_mma_backward.cuh"
+#include "essh/kernels/cuda/device/attention_mma_queries.cuh"
 #include "essh/kernels/cuda/device/attention_tiles.cuh"
 #include "essh/kernels/cuda/row_shares.cuh"
 #include "essh/kernels/window_attention.h"
@@ -13,6 +13,7 @@ using cuda::device::AttentionShape;
 using cuda::device::BackwardOperands;
 using cuda::device::BlockOrder;
 using cuda::device::ForwardOperands;
+using cuda::device::ScoreBlocks;
 using cuda::device::TileMath;
 
 // Up to so many queries of a sequence go one by one, each split over blocks.
@@ -56,7 +57,7 @@ void attend_rows(cuda::Stream& stream, const AttentionShape& shape, Index slices
                  bool aligned) {
   cuda::Scratch scratch(stream);
   const Index queries = slices * shape.queries;
-  const auto shares = cuda::shares_of(stream, scratch, queries, shape.window, shape.head_dim);
+  const auto shares = cuda::shares_of(stream, scratch, queries, 1, shape.window, shape.head_dim);
   cuda::with_lanes<T>(shape.head_dim, aligned, [&]<int kLanes, bool kAligned>() {
     cuda::launch(stream, "window attention of few queries", cuda::row_blocks(queries, shares),
                  cuda::device::attention_rows_forward<T, kLanes, kAligned>, shape, x, shares);
@@ -119,20 +120,67 @@ void attend_mma(cuda::Stream& stream, const AttentionShape& shape, Index slices,
       cuda::device::attention_mma_forward, shape, order, x);
 }
 
+// How many slices keep the gradients of their scores at a time, whole groups of them; none where those of one group
+// do not fit.
+struct KeptSlices {
+  static constexpr Index kMostBytes = Index{512} << 20;
+  Index blocks, span, slice_blocks, together;
+
+  KeptSlices(const AttentionShape& shape, Index slices)
+      : blocks((Index{shape.queries} + 15) / 16),
+        span(std::min(blocks, (Index{shape.window} + 14) / 16 + 1)),
+        slice_blocks(ScoreBlocks::before(blocks, span)) {
+    const Index groups = slices / shape.group,
+                fitting = kMostBytes / (slice_blocks * ScoreBlocks::kBytes * shape.group);
+    if (fitting == 0) {
+      together = 0;
+      return;
+    }
+    const Index rounds = (groups + fitting - 1) / fitting;
+    together = (groups + rounds - 1) / rounds * shape.group;
+  }
+};
+
 void attend_mma_backward(cuda::Stream& stream, const AttentionShape& shape, Index slices,
                          const BackwardOperands<BFloat16>& x) {
-  const auto launch = [&](const char* name, const BlockOrder& order, auto kernel) {
+  const auto order = [&](Index first, Index count, Index slice_bytes) {
+    auto blocks = order_of(count, shape.queries, cuda::device::kMmaRows, slice_bytes);
+    blocks.first = static_cast<int>(first);
+    return blocks;
+  };
+  const auto launch = [&](const char* name, const BlockOrder& blocks, int shared, auto kernel, const auto&... more) {
     cuda::launch(
         stream, name,
-        {.grid = grid_of(order), .block = dim3(cuda::device::kMmaThreads), .shared = cuda::device::kMmaBackwardShared},
-        kernel, shape, order, x);
+        {.grid = grid_of(blocks), .block = dim3(cuda::device::kMmaThreads), .shared = static_cast<std::size_t>(shared)},
+        kernel, shape, blocks, x, more...);
   };
-  launch("window attention backward, keys",
-         order_of(slices / shape.group, shape.queries, cuda::device::kMmaRows, mma_slice_bytes(shape) * shape.group),
-         cuda::device::attention_mma_backward<true>);
-  launch("window attention backward, queries",
-         order_of(slices, shape.queries, cuda::device::kMmaRows, mma_slice_bytes(shape) / shape.group),
-         cuda::device::attention_mma_backward<false>);
+  const auto keys = [&](Index first, Index count) {
+    return order(first / shape.group, count / shape.group, mma_slice_bytes(shape) * shape.group);
+  };
+  const auto queries = [&](Index first, Index count) {
+    return order(first, count, mma_slice_bytes(shape) / shape.group);
+  };
+  constexpr int kShared = cuda::device::kMmaBackwardShared;
+  const KeptSlices keeping(shape, slices);
+  if (keeping.together == 0) {
+    launch("window attention backward, keys", keys(0, slices), kShared, cuda::device::attention_mma_keys<false>,
+           ScoreBlocks{});
+    launch("window attention backward, queries", queries(0, slices), kShared, cuda::device::attention_mma_queries);
+    return;
+  }
+  cuda::Scratch scratch(stream);
+  ScoreBlocks kept{.data = scratch.take<uint4>(keeping.together * keeping.slice_blocks * 32),
+                   .blocks = static_cast<int>(keeping.blocks),
+                   .span = static_cast<int>(keeping.span),
+                   .first_slice = 0};
+  for (Index first = 0; first < slices; first += keeping.together) {
+    const Index count = std::min(keeping.together, slices - first);
+    kept.first_slice = static_cast<int>(first);
+    launch("window attention backward, keys", keys(first, count), kShared, cuda::device::attention_mma_keys<true>,
+           kept);
+    launch("window attention backward, queries", queries(first, count), 0, cuda::device::attention_mma_queries_kept,
+           kept);
+  }
 }
 
 }  // namespace

@@ -8,6 +8,7 @@ namespace {
 
 using cuda::device::LanePart;
 using cuda::device::Share;
+using cuda::device::WeightedSum;
 
 template <class T>
 struct StepOperands {
@@ -18,7 +19,7 @@ struct StepOperands {
   Matrix<T> out;
 };
 struct StepShape {
-  int heads, group, head_dim;  // `group` query heads read one kv head
+  int kv_heads, group, head_dim;  // `group` query heads read one kv head
   Index window, rows;
   float scale;
   bool aligned;  // rows of the operands, and of caches that begin at a multiple of 16 bytes
@@ -28,7 +29,7 @@ __device__ bool is_aligned(const void* pointer) {
   return reinterpret_cast<std::uintptr_t>(pointer) % 16 == 0;
 }
 
-// One head of one sequence and its caches.
+// One kv head of one sequence and its caches.
 template <class T>
 struct Step {
   Index width, rows, position, first;  // `first` is the row of the first position of the share
@@ -48,12 +49,13 @@ struct Step {
 
   // `fresh`: the last row of the share is the new one, read from where it stands and never from the cache, so no block
   // waits for the one that writes it there.
-  template <int kLanes, bool kAligned>
-  __device__ auto attend(const T* q, float scale, int count, bool fresh) const {
+  template <int kLanes, bool kAligned, int kQueries>
+  __device__ __forceinline__ void attend(WeightedSum<T, 1> (&sums)[kQueries], const T* const (&q)[kQueries],
+                                         float scale, int count, bool fresh) const {
     using Part = LanePart<T, kAligned>;
     const int cached = fresh ? count - 1 : count;
-    return cuda::device::attend_row<T, kLanes, kAligned>(
-        q, head_dim, scale, count, [&](int r, int lane, Part& key, Part& value) {
+    cuda::device::attend_rows<T, kLanes, kAligned>(
+        sums, q, head_dim, scale, count, [&](int r, int lane, Part& key, Part& value) {
           Index row = first + r;
           if (rows != 0 && row >= rows) row -= rows;
           key = Part::load(r < cached ? keys + row * width : new_key, lane, head_dim);
@@ -62,15 +64,16 @@ struct Step {
   }
 };
 
-// One block for each head of each sequence, blockIdx.x, and each share, blockIdx.y.
-template <class T, int kLanes>
+// One block for kQueries query heads of each kv head of each sequence, blockIdx.x, and each share, blockIdx.y.
+template <class T, int kLanes, int kQueries>
 __global__ void __launch_bounds__(cuda::device::kRowThreads)
     attend_cache(StepShape shape, StepOperands<T> x, cuda::device::Shares shares) {
-  const int item = static_cast<int>(blockIdx.x), sequence = item / shape.heads, head = item % shape.heads;
+  const int item = static_cast<int>(blockIdx.x), chunks = (shape.group + kQueries - 1) / kQueries;
+  const int chunk = item % chunks, kv_head = item / chunks % shape.kv_heads, sequence = item / chunks / shape.kv_heads;
   const Index position = x.positions[sequence], seen = position < shape.window ? position + 1 : shape.window;
   const Share share(seen, static_cast<int>(blockIdx.y));
   if (share.count == 0) return;
-  const int column = head * shape.head_dim, kv_column = head / shape.group * shape.head_dim;
+  const int kv_column = kv_head * shape.head_dim;
   Step<T> step{.width = x.k.cols,
                .rows = shape.rows,
                .position = position,
@@ -83,15 +86,38 @@ __global__ void __launch_bounds__(cuda::device::kRowThreads)
   step.first = step.row_of(position + 1 - seen + share.begin);
   const bool aligned = shape.aligned && is_aligned(step.keys) && is_aligned(step.values);
   const bool fresh = share.index == share.used - 1;
-  if (fresh && head % shape.group == 0 && threadIdx.x < kLanes) {
+  if (fresh && chunk == 0 && threadIdx.x < kLanes) {
     const int lane = static_cast<int>(threadIdx.x);
     aligned ? step.template append<kLanes, true>(lane) : step.template append<kLanes, false>(lane);
   }
-  const T* q = x.q.row(sequence) + column;
-  auto sum = aligned ? step.template attend<kLanes, true>(q, shape.scale, share.count, fresh)
-                     : step.template attend<kLanes, false>(q, shape.scale, share.count, fresh);
-  if (cuda::device::gather(sum, shares, item, share, shape.head_dim))
-    cuda::device::write_row<T>(sum, shape.head_dim, x.out.row(sequence) + column, nullptr);
+  // The last chunk of a group repeats its last head.
+  const int first_head = kv_head * shape.group + chunk * kQueries, last_head = (kv_head + 1) * shape.group - 1;
+  const T* q[kQueries];
+#pragma unroll
+  for (int i = 0; i < kQueries; ++i) q[i] = x.q.row(sequence) + min(first_head + i, last_head) * shape.head_dim;
+  WeightedSum<T, 1> sums[kQueries];
+  if (aligned)
+    step.template attend<kLanes, true>(sums, q, shape.scale, share.count, fresh);
+  else
+    step.template attend<kLanes, false>(sums, q, shape.scale, share.count, fresh);
+  if (!cuda::device::gather(sums, shares, item, share, shape.head_dim)) return;
+#pragma unroll
+  for (int i = 0; i < kQueries; ++i) {
+    if (first_head + i <= last_head)
+      cuda::device::write_row<T>(sums[i], shape.head_dim, x.out.row(sequence) + (first_head + i) * shape.head_dim,
+                                 nullptr);
+  }
+}
+
+// Calls body with the query heads of a block, which read the same keys.
+template <class Body>
+void with_queries(Index group, const Body& body) {
+  if (group == 1)
+    body.template operator()<1>();
+  else if (group == 2)
+    body.template operator()<2>();
+  else
+    body.template operator()<4>();
 }
 
 }  // namespace
@@ -100,20 +126,24 @@ template <class T>
 void run(cuda::Stream& stream, const WindowStep<T>& op) {
   cuda::check_head_dim(op.head_dim);
   ESSH_ASSERT(op.rows == 0 || op.rows >= op.window);
-  const Index heads = op.q.cols / op.head_dim, kv_heads = op.k.cols / op.head_dim, items = op.q.rows * heads;
-  if (items == 0) return;
-  cuda::Scratch scratch(stream);
-  const auto shares = cuda::shares_of(stream, scratch, items, std::min(op.longest, op.window), op.head_dim);
+  const Index kv_heads = op.k.cols / op.head_dim, group = op.q.cols / op.k.cols;
+  if (op.q.rows * kv_heads == 0) return;
   const StepOperands<T> x{op.q, op.k, op.v, op.keys.data, op.values.data, op.positions.data, op.out};
-  cuda::with_lanes<T>(op.head_dim, cuda::all_aligned(op.q, op.k, op.v), [&]<int kLanes, bool kAligned>() {
-    const StepShape shape{.heads = static_cast<int>(heads),
-                          .group = static_cast<int>(heads / kv_heads),
-                          .head_dim = static_cast<int>(op.head_dim),
-                          .window = op.window,
-                          .rows = op.rows,
-                          .scale = static_cast<float>(1 / std::sqrt(static_cast<double>(op.head_dim))),
-                          .aligned = kAligned};
-    cuda::launch(stream, "window step", cuda::row_blocks(items, shares), attend_cache<T, kLanes>, shape, x, shares);
+  with_queries(group, [&]<int kQueries>() {
+    const Index items = op.q.rows * kv_heads * ((group + kQueries - 1) / kQueries);
+    cuda::Scratch scratch(stream);
+    const auto shares = cuda::shares_of(stream, scratch, items, kQueries, std::min(op.longest, op.window), op.head_dim);
+    cuda::with_lanes<T>(op.head_dim, cuda::all_aligned(op.q, op.k, op.v), [&]<int kLanes, bool kAligned>() {
+      const StepShape shape{.kv_heads = static_cast<int>(kv_heads),
+                            .group = static_cast<int>(group),
+                            .head_dim = static_cast<int>(op.head_dim),
+                            .window = op.window,
+                            .rows = op.rows,
+                            .scale = static_cast<float>(1 / std::sqrt(static_cast<double>(op.head_dim))),
+                            .aligned = kAligned};
+      cuda::launch(stream, "window step", cuda::row_blocks(items, shares), attend_cache<T, kLanes, kQueries>, shape, x,
+                   shares);
+    });
   });
 }
 

@@ -1,13 +1,40 @@
 #pragma once
 #include "essh/kernels/cuda/device/attention_mma.cuh"
 
-// Gradients of the attention of attention_mma.cuh. Both passes recompute the weights P and the gradients of the scores
+// Gradients of the attention of attention_mma.cuh. With the weights P and the gradients of the scores
 //   dS = P (d_out v^T - delta)
-// and nobody adds to another's sums, so the bits never change. One pass holds queries and passes over keys, for
-//   d_q = scale dS k,
-// the other holds keys and passes over the queries of the heads that read them, with everything transposed, for
-//   d_k = scale dS^T q,  d_v = P^T d_out.
+// one pass holds keys and passes over the queries of the heads that read them, everything transposed, for
+//   d_k = scale dS^T q,  d_v = P^T d_out,
+// and one holds queries and passes over keys, for
+//   d_q = scale dS k.
+// The second reads the dS that the first has kept, or computes it again where the first kept nothing. No pass adds to
+// the sums of another block, so the bits never change. log_sum comes in units of log 2.
 namespace essh::cuda::device {
+
+// dS in bf16: blocks of 16 queries x 16 keys, those with a visible pair, the key blocks of a query block side by side.
+// A block is the A operand of its transpose, 16 bytes for each lane of a warp.
+struct ScoreBlocks {
+  static constexpr int kBytes = 16 * 16 * 2;
+
+  uint4* data;
+  int blocks;       // in a sequence
+  int span;         // the most key blocks that a query block sees
+  int first_slice;  // of those that are kept
+
+  // Of the query blocks before `block`.
+  template <class Integer>
+  __host__ __device__ static constexpr Integer before(Integer block, Integer span) {
+    return block <= span ? block * (block + 1) / 2 : span * (span + 1) / 2 + (block - span) * span;
+  }
+  __device__ bool has(int query_block, int key_block) const {
+    return query_block < blocks && key_block <= query_block && key_block > query_block - span;
+  }
+  // Of one lane; the next key block is kBytes further on.
+  __device__ uint4* at(int slice, int query_block, int key_block, int lane) const {
+    const int index = before(query_block, span) + key_block - max(0, query_block - span + 1);
+    return data + (static_cast<std::int64_t>(slice - first_slice) * before(blocks, span) + index) * 32 + lane;
+  }
+};
 
 // Two tiles of rows that stay, two stages of two tiles, and of each stage the queries' log_sum and delta.
 inline constexpr int kMmaBackwardShared = 2 * kMmaRowsBytes + 4 * kMmaTileBytes + 4 * kMmaTile * int{sizeof(float)};
@@ -37,15 +64,19 @@ __device__ __forceinline__ void set_row_products(float (&sums)[2][2 * kSteps][4]
   }
 }
 
-// sums += weights, rounded, times the rows of a tile.
-template <int kSteps>
+// sums += weights, rounded, times the rows of a tile. rounded(m, j, words) is called for each block of 16 x 16 weights.
+template <int kSteps, class Rounded>
 __device__ __forceinline__ void add_weighted_rows(float (&sums)[2][8][4], const float (&weights)[2][2 * kSteps][4],
-                                                  const TileReader& rows, int first_step, std::uint32_t bytes) {
+                                                  const TileReader& rows, int first_step, std::uint32_t bytes,
+                                                  const Rounded& rounded) {
 #pragma unroll
   for (int j = 0; j < kSteps; ++j) {
     Word left[2][4];
 #pragma unroll
-    for (int m = 0; m < 2; ++m) as_operand(left[m], weights[m][2 * j], weights[m][2 * j + 1]);
+    for (int m = 0; m < 2; ++m) {
+      as_operand(left[m], weights[m][2 * j], weights[m][2 * j + 1]);
+      rounded(m, j, left[m]);
+    }
 #pragma unroll
     for (int d = 0; d < 4; ++d) {
       Word right[4];
@@ -58,144 +89,130 @@ __device__ __forceinline__ void add_weighted_rows(float (&sums)[2][8][4], const 
     }
   }
 }
+template <int kSteps>
+__device__ __forceinline__ void add_weighted_rows(float (&sums)[2][8][4], const float (&weights)[2][2 * kSteps][4],
+                                                  const TileReader& rows, int first_step, std::uint32_t bytes) {
+  add_weighted_rows<kSteps>(sums, weights, rows, first_step, bytes, [](int, int, const Word(&)[4]) {});
+}
 
-// kKeys: the pass that holds keys, whose slices are kv heads. log_sum comes in units of log 2.
-template <bool kKeys>
+// Writes the warp's 32 rows of sums, times `factor`, through its own rows of a tile, which no other warp reads.
+__device__ __forceinline__ void write_rows(const float (&sums)[2][8][4], float factor, unsigned char* tile, int warp,
+                                           int lane, BFloat16* to, std::int64_t stride, int rows) {
+#pragma unroll
+  for (int m = 0; m < 2; ++m) store_sums(tile, warp * kMmaWarpRows + m * 16, lane, sums[m], factor, factor);
+  __syncwarp();
+  store_rows(to, stride, tile, warp * kMmaWarpRows, rows, lane);
+}
+
+// The pass for d_k and d_v; its slices are kv heads. kKeep: writes dS to `kept`.
+template <bool kKeep>
 __global__ void __launch_bounds__(kMmaThreads, 2)
-    attention_mma_backward(AttentionShape shape, BlockOrder order, BackwardOperands<BFloat16> x) {
-  // Of a tile, so many rows at a time as leave room for the sums in registers.
-  constexpr int kSteps = kKeys ? 2 : 4;
+    attention_mma_keys(AttentionShape shape, BlockOrder order, BackwardOperands<BFloat16> x, ScoreBlocks kept) {
+  // Queries of a tile at a time, 16 kSteps: as many as leave room for the sums in registers.
+  constexpr int kSteps = 2, kCount = 16 * kSteps;
   extern __shared__ __align__(128) unsigned char shared[];
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   const auto [slice, rank] = order.place(static_cast<int>(blockIdx.x));
-  const int slices = kKeys ? shape.kv_heads() : shape.heads, length = shape.queries;
-  const int sequence = slice / slices, held_column = slice % slices * kTileColumns;
+  const int kv_heads = shape.kv_heads(), sequence = slice / kv_heads, kv_head = slice % kv_heads;
+  const int length = shape.queries, first = rank * kMmaRows, rows = min(kMmaRows, length - first);
   const std::int64_t base = static_cast<std::int64_t>(sequence) * length;
-  const int first = (kKeys ? rank : order.blocks - 1 - rank) * kMmaRows, rows = min(kMmaRows, length - first);
-  const int begin = kKeys ? first : max(0, first - shape.window + 1) / kMmaTile * kMmaTile;
-  const int end = kKeys ? min(length, first + rows - 1 + shape.window) : first + rows;
-  const int low = first + warp * kMmaWarpRows, high = low + kMmaWarpRows - 1;
+  const int end = min(length, first + rows - 1 + shape.window);
+  const int low = first + warp * kMmaWarpRows;
   const bool idle = warp * kMmaWarpRows >= rows;
 
-  // Held rows: queries and d_out, or keys and values. Passing rows: the other two.
-  const auto held = kKeys ? x.k : x.q, held_other = kKeys ? x.v : x.d_out;
-  const auto passing = kKeys ? x.q : x.k, passing_other = kKeys ? x.d_out : x.v;
-  const std::uint32_t held_tile = shared_address(shared), stages = held_tile + 2 * kMmaRowsBytes;
+  const std::uint32_t held = shared_address(shared), stages = held + 2 * kMmaRowsBytes;
   const float* statistics = reinterpret_cast<const float*>(shared + 2 * kMmaRowsBytes + 4 * kMmaTileBytes);
-  TileLoader<kMmaThreads>(held.row(base + first) + held_column, held.stride).template load<kMmaRows>(held_tile, rows);
-  TileLoader<kMmaThreads>(held_other.row(base + first) + held_column, held_other.stride)
-      .template load<kMmaRows>(held_tile + kMmaRowsBytes, rows);
+  TileLoader<kMmaThreads>(x.k.row(base + first) + kv_head * kTileColumns, x.k.stride).load<kMmaRows>(held, rows);
+  TileLoader<kMmaThreads>(x.v.row(base + first) + kv_head * kTileColumns, x.v.stride)
+      .load<kMmaRows>(held + kMmaRowsBytes, rows);
 
-  const auto held_rows = TileReader::rows(held_tile + warp * kMmaWarpRows * kTileRowBytes, lane);
+  const auto held_rows = TileReader::rows(held + warp * kMmaWarpRows * kTileRowBytes, lane);
   const auto passing_columns = TileReader::columns(stages, lane), passing_rows = TileReader::rows(stages, lane);
   const float scale = shape.scale * kLog2E;
-  float sums[2][8][4] = {}, other_sums[2][8][4] = {};
-  const int heads = kKeys ? shape.group : 1;
-  for (int member = 0; member < heads; ++member) {
-    const int head = kKeys ? slice % slices * shape.group + member : slice % slices;
-    const int column = (kKeys ? head : head / shape.group) * kTileColumns;
-    const float* log_sum = x.log_sum + (static_cast<std::int64_t>(sequence) * shape.heads + head) * length;
-    const float* delta = x.delta + (static_cast<std::int64_t>(sequence) * shape.heads + head) * length;
-    TileLoader<kMmaThreads> loader(passing.row(base + begin) + column, passing.stride);
-    TileLoader<kMmaThreads> other_loader(passing_other.row(base + begin) + column, passing_other.stride);
+  float d_k[2][8][4] = {}, d_v[2][8][4] = {};
+  for (int member = 0; member < shape.group; ++member) {
+    const int head = kv_head * shape.group + member, query_slice = sequence * shape.heads + head;
+    const float* log_sum = x.log_sum + static_cast<std::int64_t>(query_slice) * length;
+    const float* delta = x.delta + static_cast<std::int64_t>(query_slice) * length;
+    TileLoader<kMmaThreads> q_loader(x.q.row(base + first) + head * kTileColumns, x.q.stride);
+    TileLoader<kMmaThreads> d_out_loader(x.d_out.row(base + first) + head * kTileColumns, x.d_out.stride);
     const auto load_stage = [&](int at, std::uint32_t stage) {
       const int count = end - at;
-      loader.template load<kMmaTile>(stages + stage * 2 * kMmaTileBytes, count);
-      other_loader.template load<kMmaTile>(stages + stage * 2 * kMmaTileBytes + kMmaTileBytes, count);
-      if (kKeys) {
-        // Rows beyond the end are zero, and so is what they add, whatever these say.
-        const int i = static_cast<int>(threadIdx.x) % kMmaTile;
-        const float* from = threadIdx.x < kMmaTile ? log_sum : delta;
-        copy_async_float(shared_address(statistics + stage * 2 * kMmaTile + threadIdx.x), from + at + i, i < count);
-      }
+      q_loader.load<kMmaTile>(stages + stage * 2 * kMmaTileBytes, count);
+      d_out_loader.load<kMmaTile>(stages + stage * 2 * kMmaTileBytes + kMmaTileBytes, count);
+      // Rows beyond the end are zero, and so is what they add, whatever these say.
+      const int i = static_cast<int>(threadIdx.x) % kMmaTile;
+      const float* from = threadIdx.x < kMmaTile ? log_sum : delta;
+      copy_async_float(shared_address(statistics + stage * 2 * kMmaTile + threadIdx.x), from + at + i, i < count);
       end_copies();
     };
     // Stages are free once all warps have left the head before.
     if (member > 0) __syncthreads();
-    load_stage(begin, 0);
-
-    float row_log_sum[2][2] = {}, row_delta[2][2] = {};
-    if (!kKeys) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const int query = low + i / 2 * 16 + i % 2 * 8 + lane / 4;
-        if (query < length) {
-          row_log_sum[i / 2][i % 2] = log_sum[query];
-          row_delta[i / 2][i % 2] = delta[query];
-        }
-      }
-    }
+    load_stage(first, 0);
 
     std::uint32_t stage = 0;
-    for (int tile = begin; tile < end; tile += kMmaTile, stage ^= 1) {
+    for (int tile = first; tile < end; tile += kMmaTile, stage ^= 1) {
       wait_for_copies();
       __syncthreads();
       if (tile + kMmaTile < end) load_stage(tile + kMmaTile, stage ^ 1);
       const std::uint32_t bytes = stage * 2 * kMmaTileBytes;
 #pragma unroll 1
       for (int step = 0; step < kMmaTile / 16; step += kSteps) {
-        constexpr int kCount = kSteps * 16;
         const int at = tile + step * 16;
-        const int query = kKeys ? at : low, last_query = kKeys ? at + kCount - 1 : high;
-        const int key = kKeys ? low : at, keys = kKeys ? kMmaWarpRows : kCount;
-        if (idle || !shape.any_sees(query, last_query, key, keys)) continue;
+        if (idle || !shape.any_sees(at, at + kCount - 1, low, kMmaWarpRows)) continue;
 
         float weights[2][2 * kSteps][4], d_scores[2][2 * kSteps][4];
         set_row_products<kSteps>(weights, held_rows, 0, passing_columns, step, bytes);
-        const float* tile_log_sum = statistics + stage * 2 * kMmaTile + step * 16 + lane % 4 * 2;
-#pragma unroll
-        for (int m = 0; m < 2; ++m) {
-#pragma unroll
-          for (int n = 0; n < 2 * kSteps; ++n) {
-#pragma unroll
-            for (int e = 0; e < 4; ++e) {
-              const float log_sum_here = kKeys ? tile_log_sum[n * 8 + e % 2] : row_log_sum[m][e / 2];
-              weights[m][n][e] = exp2_approximate(fmaf(weights[m][n][e], scale, -log_sum_here));
-            }
-          }
-        }
-        if (!shape.all_see(query, last_query, key, keys)) {
+        if (!shape.all_see(at, at + kCount - 1, low, kMmaWarpRows)) {
 #pragma unroll
           for (int m = 0; m < 2; ++m) {
 #pragma unroll
             for (int n = 0; n < 2 * kSteps; ++n) {
 #pragma unroll
               for (int e = 0; e < 4; ++e) {
-                const int row = low + m * 16 + lane / 4 + e / 2 * 8, passed = at + n * 8 + lane % 4 * 2 + e % 2;
-                if (!(kKeys ? shape.sees(passed, row) : shape.sees(row, passed))) weights[m][n][e] = 0;
+                const int key = low + m * 16 + lane / 4 + e / 2 * 8, query = at + n * 8 + lane % 4 * 2 + e % 2;
+                if (!shape.sees(query, key)) weights[m][n][e] = -INFINITY;
               }
             }
           }
         }
-        if (kKeys) add_weighted_rows<kSteps>(other_sums, weights, passing_rows, step, bytes + kMmaTileBytes);
+        // From here on no branches, so that products and exponentials may be interleaved.
         set_row_products<kSteps>(d_scores, held_rows, kMmaRowsBytes, passing_columns, step, bytes + kMmaTileBytes);
+        const float* tile_log_sum = statistics + stage * 2 * kMmaTile + step * 16 + lane % 4 * 2;
 #pragma unroll
         for (int m = 0; m < 2; ++m) {
 #pragma unroll
           for (int n = 0; n < 2 * kSteps; ++n) {
 #pragma unroll
-            for (int e = 0; e < 4; ++e) {
-              const float delta_here = kKeys ? tile_log_sum[kMmaTile + n * 8 + e % 2] : row_delta[m][e / 2];
-              d_scores[m][n][e] = weights[m][n][e] * (d_scores[m][n][e] - delta_here);
-            }
+            for (int e = 0; e < 4; ++e)
+              weights[m][n][e] = exp2_approximate(fmaf(weights[m][n][e], scale, -tile_log_sum[n * 8 + e % 2]));
           }
         }
-        add_weighted_rows<kSteps>(sums, d_scores, passing_rows, step, bytes);
+        add_weighted_rows<kSteps>(d_v, weights, passing_rows, step, bytes + kMmaTileBytes);
+        const float* tile_delta = tile_log_sum + kMmaTile;
+#pragma unroll
+        for (int m = 0; m < 2; ++m) {
+#pragma unroll
+          for (int n = 0; n < 2 * kSteps; ++n) {
+#pragma unroll
+            for (int e = 0; e < 4; ++e)
+              d_scores[m][n][e] = weights[m][n][e] * (d_scores[m][n][e] - tile_delta[n * 8 + e % 2]);
+          }
+        }
+        add_weighted_rows<kSteps>(d_k, d_scores, passing_rows, step, bytes, [&](int m, int j, const Word(&words)[4]) {
+          if (!kKeep) return;
+          const int query_block = at / 16 + j, key_block = low / 16 + m;
+          if (kept.has(query_block, key_block))
+            __stcs(kept.at(query_slice, query_block, key_block, lane), uint4{words[0], words[1], words[2], words[3]});
+        });
       }
     }
   }
   if (idle) return;
-
-  // Out through the warp's own rows of the held tiles, which no other warp reads, once all its lanes have read them.
   __syncwarp();
-  const auto write = [&](const float(&values)[2][8][4], float factor, unsigned char* through, Matrix<BFloat16> to) {
-#pragma unroll
-    for (int m = 0; m < 2; ++m) store_sums(through, warp * kMmaWarpRows + m * 16, lane, values[m], factor, factor);
-    __syncwarp();
-    store_rows(to.row(base + first) + held_column, to.stride, through, warp * kMmaWarpRows, rows, lane);
-  };
-  write(sums, shape.scale, shared, kKeys ? x.d_k : x.d_q);
-  if (kKeys) write(other_sums, 1, shared + kMmaRowsBytes, x.d_v);
+  const std::int64_t column = kv_head * kTileColumns;
+  write_rows(d_k, shape.scale, shared, warp, lane, x.d_k.row(base + first) + column, x.d_k.stride, rows);
+  write_rows(d_v, 1, shared + kMmaRowsBytes, warp, lane, x.d_v.row(base + first) + column, x.d_v.stride, rows);
 }
 
 }  // namespace essh::cuda::device

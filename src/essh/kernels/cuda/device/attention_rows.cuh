@@ -3,10 +3,10 @@
 #include "essh/kernels/cuda/device/mma.cuh"
 #include "essh/kernels/cuda/device/row_vector.cuh"
 
-// Attention of one query at a time: bound by the reading of keys and values. A group of lanes takes a key row each; a
-// block of four warps takes a share of the rows, and the last block of a query to finish combines the shares in their
-// order. How many rows a share has follows from the number of rows that its query sees, so the bits of a query depend
-// on nothing else in the launch.
+// Attention of single queries, or of the few that read one kv head: bound by the reading of keys and values. A group of
+// lanes takes a key row each; a block of four warps takes a share of the rows, and the last block of a query to finish
+// combines the shares in their order. How many rows a share has follows from the number of rows that its query sees, so
+// the bits of a query depend on nothing else in the launch.
 namespace essh::cuda::device {
 
 inline constexpr int kRowThreads = 128;
@@ -40,8 +40,8 @@ struct Share {
   }
 };
 
-// Where the shares of a query meet: room for `most` times head_dim + 2 floats, and a counter that is zero between
-// kernels.
+// Where the shares of a query meet: room for `most` times head_dim + 2 floats for each query of a block, and a counter
+// for the block that is zero between kernels.
 struct Shares {
   int most;
   float* partial;
@@ -76,22 +76,25 @@ struct WeightedSum {
   }
 };
 
-// Attends with the query row `q` over `rows` rows; source(row, lane, key, value) gives a lane's parts of a key and a
-// value row. Thread i < head_dim returns with column i in out[0], all with the largest score and the sum.
-template <class T, int kLanes, bool kAligned, class Source>
-__device__ __forceinline__ WeightedSum<T, 1> attend_row(const T* q, int head_dim, float scale, int rows,
-                                                        const Source& source) {
+// Attends with query rows over `rows` rows; source(row, lane, key, value) gives a lane's parts of a key and a value
+// row. Thread i < head_dim returns with column i of each query in out[0], all with the largest scores and the sums.
+template <class T, int kLanes, bool kAligned, int kQueries, class Source>
+__device__ __forceinline__ void attend_rows(WeightedSum<T, 1> (&sums)[kQueries], const T* const (&q)[kQueries],
+                                            int head_dim, float scale, int rows, const Source& source) {
   using Part = LanePart<T, kAligned>;
   constexpr int kSize = Part::kSize, kGroups = 32 / kLanes, kWarps = kRowThreads / 32, kBatch = 8;
-  __shared__ float parts[kWarps][kRowMaxColumns + 2];
+  __shared__ float parts[kQueries][kWarps][kRowMaxColumns + 2];
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   const int group = warp * kGroups + lane / kLanes, place = lane % kLanes;
 
-  float query[kSize];
-  Part::load(q, place, head_dim).unpack(query);
+  float query[kQueries][kSize];
 #pragma unroll
-  for (int i = 0; i < kSize; ++i) query[i] *= scale * kScoreUnit<T>;
-  WeightedSum<T, kSize> mine;
+  for (int i = 0; i < kQueries; ++i) {
+    Part::load(q[i], place, head_dim).unpack(query[i]);
+#pragma unroll
+    for (int c = 0; c < kSize; ++c) query[i][c] *= scale * kScoreUnit<T>;
+  }
+  WeightedSum<T, kSize> mine[kQueries];
   for (int base = 0; base < rows; base += kWarps * kGroups * kBatch) {
     Part keys[kBatch], values[kBatch];
 #pragma unroll
@@ -100,73 +103,109 @@ __device__ __forceinline__ WeightedSum<T, 1> attend_row(const T* q, int head_dim
       keys[u] = values[u] = Part::zero();
       if (row < rows) source(row, place, keys[u], values[u]);
     }
-    float scores[kBatch], top = mine.largest;
 #pragma unroll
-    for (int u = 0; u < kBatch; ++u) {
-      float key[kSize], dot = 0;
-      keys[u].unpack(key);
+    for (int i = 0; i < kQueries; ++i) {
+      float scores[kBatch], top = mine[i].largest;
 #pragma unroll
-      for (int i = 0; i < kSize; ++i) dot = fmaf(query[i], key[i], dot);
-      dot = sum_over_lanes<kLanes>(dot);
-      scores[u] = base + u * kWarps * kGroups + group < rows ? dot : -INFINITY;
-      top = fmaxf(top, scores[u]);
-    }
-    const float level = top == -INFINITY ? 0.0f : top, fade = weight_of<T>(mine.largest - level);
-    mine.largest = top;
-    mine.sum *= fade;
+      for (int u = 0; u < kBatch; ++u) {
+        float key[kSize], dot = 0;
+        keys[u].unpack(key);
 #pragma unroll
-    for (int i = 0; i < kSize; ++i) mine.out[i] *= fade;
+        for (int c = 0; c < kSize; ++c) dot = fmaf(query[i][c], key[c], dot);
+        dot = sum_over_lanes<kLanes>(dot);
+        scores[u] = base + u * kWarps * kGroups + group < rows ? dot : -INFINITY;
+        top = fmaxf(top, scores[u]);
+      }
+      const float level = top == -INFINITY ? 0.0f : top, fade = weight_of<T>(mine[i].largest - level);
+      mine[i].largest = top;
+      mine[i].sum *= fade;
 #pragma unroll
-    for (int u = 0; u < kBatch; ++u) {
-      float value[kSize];
-      values[u].unpack(value);
-      const float weight = weight_of<T>(scores[u] - level);
-      mine.sum += weight;
+      for (int c = 0; c < kSize; ++c) mine[i].out[c] *= fade;
 #pragma unroll
-      for (int i = 0; i < kSize; ++i) mine.out[i] = fmaf(weight, value[i], mine.out[i]);
+      for (int u = 0; u < kBatch; ++u) {
+        float value[kSize];
+        values[u].unpack(value);
+        const float weight = weight_of<T>(scores[u] - level);
+        mine[i].sum += weight;
+#pragma unroll
+        for (int c = 0; c < kSize; ++c) mine[i].out[c] = fmaf(weight, value[c], mine[i].out[c]);
+      }
     }
   }
 
   // The groups of a warp, then the warps.
 #pragma unroll
-  for (int step = 16; step >= kLanes; step /= 2) {
-    float other[kSize];
+  for (int i = 0; i < kQueries; ++i) {
 #pragma unroll
-    for (int i = 0; i < kSize; ++i) other[i] = __shfl_xor_sync(0xffffffffu, mine.out[i], step);
-    const float largest = __shfl_xor_sync(0xffffffffu, mine.largest, step);
-    const float sum = __shfl_xor_sync(0xffffffffu, mine.sum, step);
-    mine.merge(largest, sum, other);
+    for (int step = 16; step >= kLanes; step /= 2) {
+      float other[kSize];
+#pragma unroll
+      for (int c = 0; c < kSize; ++c) other[c] = __shfl_xor_sync(0xffffffffu, mine[i].out[c], step);
+      const float largest = __shfl_xor_sync(0xffffffffu, mine[i].largest, step);
+      const float sum = __shfl_xor_sync(0xffffffffu, mine[i].sum, step);
+      mine[i].merge(largest, sum, other);
+    }
+    if (lane < kLanes) {
+#pragma unroll
+      for (int c = 0; c < kSize; ++c) parts[i][warp][lane * kSize + c] = mine[i].out[c];
+      parts[i][warp][kRowMaxColumns] = mine[i].largest;
+      parts[i][warp][kRowMaxColumns + 1] = mine[i].sum;
+    }
   }
-  if (lane < kLanes) {
+  __syncthreads();
 #pragma unroll
-    for (int i = 0; i < kSize; ++i) parts[warp][lane * kSize + i] = mine.out[i];
-    parts[warp][kRowMaxColumns] = mine.largest;
-    parts[warp][kRowMaxColumns + 1] = mine.sum;
+  for (int i = 0; i < kQueries; ++i) {
+    sums[i] = {};
+#pragma unroll
+    for (int w = 0; w < kWarps; ++w) {
+      const float out[1] = {parts[i][w][threadIdx.x]};
+      sums[i].merge(parts[i][w][kRowMaxColumns], parts[i][w][kRowMaxColumns + 1], out);
+    }
+  }
+}
+
+// The shares of one query, `all`, in their order.
+template <class T>
+__device__ __forceinline__ WeightedSum<T, 1> combine(const float* all, int used, int head_dim) {
+  __shared__ float factors[kMostShares], sums[kMostShares];
+  const int column = static_cast<int>(threadIdx.x), size = head_dim + 2;
+  __syncthreads();
+  if (column < used) {
+    factors[column] = __ldcg(all + column * size + head_dim);
+    sums[column] = __ldcg(all + column * size + head_dim + 1);
   }
   __syncthreads();
   WeightedSum<T, 1> whole;
-#pragma unroll
-  for (int w = 0; w < kWarps; ++w) {
-    const float out[1] = {parts[w][threadIdx.x]};
-    whole.merge(parts[w][kRowMaxColumns], parts[w][kRowMaxColumns + 1], out);
+  for (int s = 0; s < used; ++s) whole.largest = fmaxf(whole.largest, factors[s]);
+  __syncthreads();
+  const float base = whole.largest == -INFINITY ? 0.0f : whole.largest;
+  if (column < used) factors[column] = weight_of<T>(factors[column] - base);
+  __syncthreads();
+#pragma unroll 8
+  for (int s = 0; s < used; ++s) {
+    whole.sum = fmaf(factors[s], sums[s], whole.sum);
+    if (column < head_dim) whole.out[0] = fmaf(factors[s], __ldcg(all + s * size + column), whole.out[0]);
   }
   return whole;
 }
 
-// Combines the shares of query `item`. Returns whether this block holds the result, in its threads below head_dim.
-template <class T>
-__device__ __forceinline__ bool gather(WeightedSum<T, 1>& sum, const Shares& shares, std::int64_t item,
+// Combines the shares of the queries of block `item`. Returns whether this block holds the results, in its threads
+// below head_dim.
+template <class T, int kQueries>
+__device__ __forceinline__ bool gather(WeightedSum<T, 1> (&sums)[kQueries], const Shares& shares, std::int64_t item,
                                        const Share& share, int head_dim) {
   if (share.used == 1) return true;
   __shared__ bool last;
-  __shared__ float factors[kMostShares], sums[kMostShares];
-  const int column = static_cast<int>(threadIdx.x), size = head_dim + 2;
-  float* all = shares.partial + item * shares.most * size;
-  float* mine = all + share.index * size;
-  if (column < head_dim) mine[column] = sum.out[0];
-  if (column == 0) {
-    mine[head_dim] = sum.largest;
-    mine[head_dim + 1] = sum.sum;
+  const int column = static_cast<int>(threadIdx.x), size = head_dim + 2, query_size = shares.most * size;
+  float* all = shares.partial + item * kQueries * query_size;
+#pragma unroll
+  for (int i = 0; i < kQueries; ++i) {
+    float* mine = all + i * query_size + share.index * size;
+    if (column < head_dim) mine[column] = sums[i].out[0];
+    if (column == 0) {
+      mine[head_dim] = sums[i].largest;
+      mine[head_dim + 1] = sums[i].sum;
+    }
   }
   __threadfence();
   __syncthreads();
@@ -176,23 +215,8 @@ __device__ __forceinline__ bool gather(WeightedSum<T, 1>& sum, const Shares& sha
   __syncthreads();
   if (!last) return false;
   __threadfence();
-  if (column < share.used) {
-    factors[column] = __ldcg(all + column * size + head_dim);
-    sums[column] = __ldcg(all + column * size + head_dim + 1);
-  }
-  __syncthreads();
-  float top = -INFINITY;
-  for (int s = 0; s < share.used; ++s) top = fmaxf(top, factors[s]);
-  __syncthreads();
-  const float base = top == -INFINITY ? 0.0f : top;
-  if (column < share.used) factors[column] = weight_of<T>(factors[column] - base);
-  __syncthreads();
-  sum = {top, 0, {0}};
-#pragma unroll 8
-  for (int s = 0; s < share.used; ++s) {
-    sum.sum = fmaf(factors[s], sums[s], sum.sum);
-    if (column < head_dim) sum.out[0] = fmaf(factors[s], __ldcg(all + s * size + column), sum.out[0]);
-  }
+#pragma unroll
+  for (int i = 0; i < kQueries; ++i) sums[i] = combine<T>(all + i * query_size, share.used, head_dim);
   return true;
 }
 
@@ -219,13 +243,14 @@ __global__ void __launch_bounds__(kRowThreads)
   const std::int64_t key_row = static_cast<std::int64_t>(sequence) * shape.keys() + begin + share.begin;
   const T* keys = x.k.row(key_row) + kv_column;
   const T* values = x.v.row(key_row) + kv_column;
-  auto sum = attend_row<T, kLanes, kAligned>(x.q.row(row) + column, shape.head_dim, shape.scale, share.count,
-                                             [&](int r, int lane, Part& key, Part& value) {
-                                               key = Part::load(keys + r * x.k.stride, lane, shape.head_dim);
-                                               value = Part::load(values + r * x.v.stride, lane, shape.head_dim);
-                                             });
+  WeightedSum<T, 1> sum[1];
+  attend_rows<T, kLanes, kAligned>(sum, {x.q.row(row) + column}, shape.head_dim, shape.scale, share.count,
+                                   [&](int r, int lane, Part& key, Part& value) {
+                                     key = Part::load(keys + r * x.k.stride, lane, shape.head_dim);
+                                     value = Part::load(values + r * x.v.stride, lane, shape.head_dim);
+                                   });
   if (gather(sum, shares, item, share, shape.head_dim))
-    write_row(sum, shape.head_dim, x.out.row(row) + column, x.log_sum.empty() ? nullptr : &x.log_sum(row, head));
+    write_row(sum[0], shape.head_dim, x.out.row(row) + column, x.log_sum.empty() ? nullptr : &x.log_sum(row, head));
 }
 
 // delta = the sum of d_out * out over a head, and log_sum times `unit`, both slices x length. kLanes lanes to a row.

@@ -29,6 +29,7 @@ struct AttentionShape {
 // longest come first, which leaves short ones to fill the end.
 struct BlockOrder {
   int slices, blocks, group;
+  int first = 0;  // slice
 
   struct Place {
     int slice, block;
@@ -36,7 +37,7 @@ struct BlockOrder {
   __host__ __device__ Place place(int index) const {
     const int passed = index / (group * blocks) * group, rest = index - passed * blocks;
     const int members = group < slices - passed ? group : slices - passed;
-    return {passed + rest % members, rest / members};
+    return {first + passed + rest % members, rest / members};
   }
 };
 

@@ -50,6 +50,13 @@ __device__ __forceinline__ void load_blocks_transposed(Word (&x)[4], std::uint32
                : "memory");
 }
 
+// An 8 x 8 block, of which a lane holds the word (g, 2t), becomes its transpose.
+__device__ __forceinline__ Word transpose_block(Word x) {
+  Word y;
+  asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(y) : "r"(x));
+  return y;
+}
+
 // 16 bytes from global to shared memory; zeros when not `valid`, and then `from` is not read.
 __device__ __forceinline__ void copy_async(std::uint32_t to, const void* from, bool valid) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(valid ? 16 : 0) : "memory");
