@@ -86,7 +86,7 @@ TEST_P(EngineCuda, ATierComputesTheBitsOfItsExport) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Precisions, EngineCuda, ::testing::Values(Precision::Float32, Precision::BFloat16),
-                         [](const auto& info) { return info.param == Precision::Float32 ? "float32" : "bf16"; });
+                         [](const auto& test) { return test.param == Precision::Float32 ? "float32" : "bf16"; });
 
 }  // namespace
 }  // namespace essh
