@@ -131,7 +131,7 @@ void pack_left(Strided<T> from, Index count, Index inner, T* to) {
 template <class T>
 struct Block {
   const T *left = nullptr, *right = nullptr;  // packed
-  Index inner = 0;
+  Index k = 0, inner = 0;
   Index row = 0, rows = 0;  // of the result
   Index sliver = 0, slivers = 0;
   Matrix<T> sums;                   // of these rows, the result's columns from first_column on
@@ -167,18 +167,29 @@ void add_tile(const Block<T>& block, const T* left, const T* right, Index row, S
   }
 }
 
+// Few rows need a sliver of the right operand only once: the thread that multiplies by it packs it, into its
+// first-level cache.
+inline bool packs_as_it_goes(Index rows) {
+  return rows <= 2 * kTaskRows;
+}
+
 template <class T, class Slivers>
-void add_block(ThreadPool& pool, const Block<T>& block, const Slivers& right, const ProductResult<T>& result) {
-  const Index down = (block.rows + kTaskRows - 1) / kTaskRows;
+void add_block(Stream& stream, const Block<T>& block, const Slivers& right, const ProductResult<T>& result) {
+  const bool packing = packs_as_it_goes(block.rows);
+  const Index task_rows = packing ? block.rows : kTaskRows, sliver_elements = kColumns<T> * block.inner;
+  const Index down = (block.rows + task_rows - 1) / task_rows;
   const Index across = (block.slivers + kTaskSlivers<T> - 1) / kTaskSlivers<T>;
-  pool.each(down * across, [&](Index task, int) {
-    const Index top = task % down * kTaskRows, left = task / down * kTaskSlivers<T>;
-    const Index bottom = std::min(top + kTaskRows, block.rows), end = std::min(left + kTaskSlivers<T>, block.slivers);
+  stream.pool().each(down * across, [&](Index task, int thread) {
+    Scratch scratch(stream, thread);
+    T* own = packing ? scratch.take<T>(sliver_elements) : nullptr;
+    const Index top = task % down * task_rows, left = task / down * kTaskSlivers<T>;
+    const Index bottom = std::min(top + task_rows, block.rows), end = std::min(left + kTaskSlivers<T>, block.slivers);
     for (Index s = left; s < end; ++s) {
       const auto place = right.place(block.sliver + s);
+      if (packing) right.pack(block.sliver + s, block.k, block.inner, own);
+      const T* sliver = packing ? own : block.right + s * sliver_elements;
       for (Index i = top; i < bottom; i += kRows)
-        add_tile(block, block.left + i * block.inner, block.right + s * kColumns<T> * block.inner, i, place,
-                 std::min(kRows, bottom - i), result);
+        add_tile(block, block.left + i * block.inner, sliver, i, place, std::min(kRows, bottom - i), result);
     }
   });
 }
@@ -196,7 +207,7 @@ void packed_product(Stream& stream, Strided<T> left, Index depth, const Slivers&
   Scratch scratch(stream, 0);
   const Index most_rows = std::min(rows, kBlockSide), most_slivers = std::min(slivers, block_slivers);
   T* packed_left = scratch.take<T>(round_up(most_rows, kRows) * kBlockInner);
-  T* packed_right = scratch.take<T>(most_slivers * kColumns<T> * kBlockInner);
+  T* packed_right = scratch.take<T>(packs_as_it_goes(rows) ? 0 : most_slivers * kColumns<T> * kBlockInner);
   const bool waiting = depth > kBlockInner && !result.can_hold_sums();
   T* sums = waiting ? scratch.take<T>(most_rows * most_slivers * kColumns<T>) : nullptr;
   for (Index s = 0; s < slivers; s += block_slivers) {
@@ -213,19 +224,22 @@ void packed_product(Stream& stream, Strided<T> left, Index depth, const Slivers&
       block.sums = waiting ? dense(sums, block.rows, columns) : result.y.middle(block.row, block.rows);
       block.first_column = waiting ? first_column : 0;
       for (Index k = 0; k < depth || k == 0; k += kBlockInner) {
+        block.k = k;
         block.inner = std::min(kBlockInner, depth - k);
         block.first = k == 0;
         block.last = k + kBlockInner >= depth;
-        pool.split(block.slivers, [&](Index begin, Index end, int) {
-          for (Index i = begin; i < end; ++i)
-            right.pack(s + i, k, block.inner, packed_right + i * kColumns<T> * block.inner);
-        });
+        if (!packs_as_it_goes(block.rows)) {
+          pool.split(block.slivers, [&](Index begin, Index end, int) {
+            for (Index i = begin; i < end; ++i)
+              right.pack(s + i, k, block.inner, packed_right + i * kColumns<T> * block.inner);
+          });
+        }
         pool.split(round_up(block.rows, kRows) / kRows, [&](Index begin, Index end, int) {
           for (Index i = begin * kRows; i < end * kRows; i += kRows)
             pack_left({left.data + (block.row + i) * left.row + k * left.col, left.row, left.col},
                       std::min(kRows, block.rows - i), block.inner, packed_left + i * block.inner);
         });
-        add_block(pool, block, right, result);
+        add_block(stream, block, right, result);
       }
     }
   }
