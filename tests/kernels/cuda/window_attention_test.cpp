@@ -220,7 +220,7 @@ TYPED_TEST(CudaWindowAttention, APastOfMillions) {
     run(this->stream(),
         WindowAttentionForward<T>{
             1, queries, kPast, 64, kWindow, p.gpu_q.view(), far(keys, p.gpu_k), far(values, p.gpu_v), out.view(), {}});
-    EXPECT_LE(relative_error(out.get(), expected.out.get(), 64), kCudaTolerance<T>);
+    EXPECT_LE(relative_error(out.get(), expected.out.get(), 64), 2 * kCudaTolerance<T>);
   }
 }
 

@@ -8,8 +8,8 @@
 // How attention of single queries is shared out over the GPU.
 namespace essh::cuda {
 
-// One counter for each block whose keys are split; zero between kernels. Grows outside of recordings only, like every
-// memory; recorded launches go on with the counters that they were recorded with.
+// One counter for each item whose shares are taken by several blocks; zero between kernels. Grows outside of recordings
+// only, like every memory; recorded launches go on with the counters that they were recorded with.
 class ShareCounters {
  public:
   explicit ShareCounters(Stream&) {}
@@ -37,9 +37,12 @@ inline device::Shares shares_of(Stream& stream, Scratch& scratch, Index items, I
   return {static_cast<int>(most), scratch.take<float>(items * queries * most * (head_dim + 2)),
           stream.attachment<ShareCounters>().at_least(stream, items)};
 }
-// One block for each item, and each of its shares.
-inline Shape row_blocks(Index items, const device::Shares& shares) {
-  return {.grid = dim3(static_cast<unsigned>(items), static_cast<unsigned>(shares.most)),
+// Blocks for each item: one for each share, or fewer that take several, where there are enough to fill the GPU and to
+// level out shares of unequal number.
+inline Shape row_blocks(const Stream& stream, Index items, const device::Shares& shares) {
+  constexpr Index kBlocksPerMultiprocessor = 32;
+  const Index wanted = (kBlocksPerMultiprocessor * stream.multiprocessors() + items - 1) / items;
+  return {.grid = dim3(static_cast<unsigned>(items), static_cast<unsigned>(std::clamp<Index>(wanted, 1, shares.most))),
           .block = dim3(device::kRowThreads)};
 }
 

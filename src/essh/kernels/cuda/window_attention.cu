@@ -59,7 +59,7 @@ void attend_rows(cuda::Stream& stream, const AttentionShape& shape, Index slices
   const Index queries = slices * shape.queries;
   const auto shares = cuda::shares_of(stream, scratch, queries, 1, shape.window, shape.head_dim);
   cuda::with_lanes<T>(shape.head_dim, aligned, [&]<int kLanes, bool kAligned>() {
-    cuda::launch(stream, "window attention of few queries", cuda::row_blocks(queries, shares),
+    cuda::launch(stream, "window attention of few queries", cuda::row_blocks(stream, queries, shares),
                  cuda::device::attention_rows_forward<T, kLanes, kAligned>, shape, x, shares);
   });
 }

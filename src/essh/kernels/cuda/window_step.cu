@@ -32,7 +32,7 @@ __device__ bool is_aligned(const void* pointer) {
 // One kv head of one sequence and its caches.
 template <class T>
 struct Step {
-  Index width, rows, position, first;  // `first` is the row of the first position of the share
+  Index width, rows, position, seen;
   int head_dim;
   const T *new_key, *new_value;
   T *keys, *values;
@@ -47,15 +47,16 @@ struct Step {
     Part::load(new_value, lane, head_dim).store_to(values + row * width, lane, head_dim);
   }
 
-  // `fresh`: the last row of the share is the new one, read from where it stands and never from the cache, so no block
+  // The last row of the last share is the new one, read from where it stands and never from the cache, so no block
   // waits for the one that writes it there.
   template <int kLanes, bool kAligned, int kQueries>
   __device__ __forceinline__ void attend(WeightedSum<T, 1> (&sums)[kQueries], const T* const (&q)[kQueries],
-                                         float scale, int count, bool fresh) const {
+                                         float scale, const Share& share) const {
     using Part = LanePart<T, kAligned>;
-    const int cached = fresh ? count - 1 : count;
+    const Index first = row_of(position + 1 - seen + share.begin);
+    const int cached = share.last ? share.count - 1 : share.count;
     cuda::device::attend_rows<T, kLanes, kAligned>(
-        sums, q, head_dim, scale, count, [&](int r, int lane, Part& key, Part& value) {
+        sums, q, head_dim, scale, share.count, [&](int r, int lane, Part& key, Part& value) {
           Index row = first + r;
           if (rows != 0 && row >= rows) row -= rows;
           key = Part::load(r < cached ? keys + row * width : new_key, lane, head_dim);
@@ -64,29 +65,25 @@ struct Step {
   }
 };
 
-// One block for kQueries query heads of each kv head of each sequence, blockIdx.x, and each share, blockIdx.y.
+// blockIdx.x is up to kQueries query heads of one kv head of one sequence.
 template <class T, int kLanes, int kQueries>
 __global__ void __launch_bounds__(cuda::device::kRowThreads)
     attend_cache(StepShape shape, StepOperands<T> x, cuda::device::Shares shares) {
   const int item = static_cast<int>(blockIdx.x), chunks = (shape.group + kQueries - 1) / kQueries;
   const int chunk = item % chunks, kv_head = item / chunks % shape.kv_heads, sequence = item / chunks / shape.kv_heads;
-  const Index position = x.positions[sequence], seen = position < shape.window ? position + 1 : shape.window;
-  const Share share(seen, static_cast<int>(blockIdx.y));
-  if (share.count == 0) return;
   const int kv_column = kv_head * shape.head_dim;
-  Step<T> step{.width = x.k.cols,
-               .rows = shape.rows,
-               .position = position,
-               .first = 0,
-               .head_dim = shape.head_dim,
-               .new_key = x.k.row(sequence) + kv_column,
-               .new_value = x.v.row(sequence) + kv_column,
-               .keys = x.keys[sequence] + kv_column,
-               .values = x.values[sequence] + kv_column};
-  step.first = step.row_of(position + 1 - seen + share.begin);
+  const Index position = x.positions[sequence];
+  const Step<T> step{.width = x.k.cols,
+                     .rows = shape.rows,
+                     .position = position,
+                     .seen = position < shape.window ? position + 1 : shape.window,
+                     .head_dim = shape.head_dim,
+                     .new_key = x.k.row(sequence) + kv_column,
+                     .new_value = x.v.row(sequence) + kv_column,
+                     .keys = x.keys[sequence] + kv_column,
+                     .values = x.values[sequence] + kv_column};
   const bool aligned = shape.aligned && is_aligned(step.keys) && is_aligned(step.values);
-  const bool fresh = share.index == share.used - 1;
-  if (fresh && chunk == 0 && threadIdx.x < kLanes) {
+  if (blockIdx.y == 0 && chunk == 0 && threadIdx.x < kLanes) {
     const int lane = static_cast<int>(threadIdx.x);
     aligned ? step.template append<kLanes, true>(lane) : step.template append<kLanes, false>(lane);
   }
@@ -96,11 +93,13 @@ __global__ void __launch_bounds__(cuda::device::kRowThreads)
 #pragma unroll
   for (int i = 0; i < kQueries; ++i) q[i] = x.q.row(sequence) + min(first_head + i, last_head) * shape.head_dim;
   WeightedSum<T, 1> sums[kQueries];
-  if (aligned)
-    step.template attend<kLanes, true>(sums, q, shape.scale, share.count, fresh);
-  else
-    step.template attend<kLanes, false>(sums, q, shape.scale, share.count, fresh);
-  if (!cuda::device::gather(sums, shares, item, share, shape.head_dim)) return;
+  const auto attend = [&](WeightedSum<T, 1>(&of_share)[kQueries], const Share& share) {
+    if (aligned)
+      step.template attend<kLanes, true>(of_share, q, shape.scale, share);
+    else
+      step.template attend<kLanes, false>(of_share, q, shape.scale, share);
+  };
+  if (!cuda::device::attend_shares(sums, shares, item, step.seen, shape.head_dim, attend)) return;
 #pragma unroll
   for (int i = 0; i < kQueries; ++i) {
     if (first_head + i <= last_head)
@@ -141,8 +140,8 @@ void run(cuda::Stream& stream, const WindowStep<T>& op) {
                             .rows = op.rows,
                             .scale = static_cast<float>(1 / std::sqrt(static_cast<double>(op.head_dim))),
                             .aligned = kAligned};
-      cuda::launch(stream, "window step", cuda::row_blocks(items, shares), attend_cache<T, kLanes, kQueries>, shape, x,
-                   shares);
+      cuda::launch(stream, "window step", cuda::row_blocks(stream, items, shares), attend_cache<T, kLanes, kQueries>,
+                   shape, x, shares);
     });
   });
 }

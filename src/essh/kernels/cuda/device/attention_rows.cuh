@@ -4,9 +4,9 @@
 #include "essh/kernels/cuda/device/row_vector.cuh"
 
 // Attention of single queries, or of the few that read one kv head: bound by the reading of keys and values. A group of
-// lanes takes a key row each; a block of four warps takes a share of the rows, and the last block of a query to finish
-// combines the shares in their order. How many rows a share has follows from the number of rows that its query sees, so
-// the bits of a query depend on nothing else in the launch.
+// lanes takes a key row each; a block of four warps takes one share of the rows after the other, and the last block of
+// a query to finish combines the shares in their order. How many rows a share has follows from the number of rows that
+// its query sees, so the bits of a query depend on nothing else in the launch, nor on the number of blocks.
 namespace essh::cuda::device {
 
 inline constexpr int kRowThreads = 128;
@@ -25,23 +25,15 @@ __host__ __device__ constexpr std::int64_t most_shares(std::int64_t seen) {
   return shares < kMostShares ? shares : kMostShares;
 }
 
-// A block's share of the rows that its query sees: rows [begin, begin + count), one of `used` shares. Without rows
-// where the query has fewer shares than the grid has room for.
+// Rows [begin, begin + count) of those that a query sees.
 struct Share {
   std::int64_t begin;
-  int count, index, used;
-
-  __device__ Share(std::int64_t seen, int share) : index(share) {
-    const std::int64_t size = share_rows(seen);
-    used = static_cast<int>((seen + size - 1) / size);
-    begin = share * size;
-    const std::int64_t left = seen - begin;
-    count = static_cast<int>(left < 0 ? 0 : left < size ? left : size);
-  }
+  int count;
+  bool last;
 };
 
-// Where the shares of a query meet: room for `most` times head_dim + 2 floats for each query of a block, and a counter
-// for the block that is zero between kernels.
+// Where the shares of a query meet: room for `most` times head_dim + 2 floats for each query of an item, and a counter
+// for each item that is zero between kernels.
 struct Shares {
   int most;
   float* partial;
@@ -189,34 +181,48 @@ __device__ __forceinline__ WeightedSum<T, 1> combine(const float* all, int used,
   return whole;
 }
 
-// Combines the shares of the queries of block `item`. Returns whether this block holds the results, in its threads
-// below head_dim.
-template <class T, int kQueries>
-__device__ __forceinline__ bool gather(WeightedSum<T, 1> (&sums)[kQueries], const Shares& shares, std::int64_t item,
-                                       const Share& share, int head_dim) {
-  if (share.used == 1) return true;
+// Attends with the queries of `item`, which see `seen` rows: attend(sums, share) is called for this block's shares,
+// every gridDim.y-th. Returns whether this block holds the results, in its threads below head_dim.
+template <class T, int kQueries, class Attend>
+__device__ __forceinline__ bool attend_shares(WeightedSum<T, 1> (&sums)[kQueries], const Shares& shares,
+                                              std::int64_t item, std::int64_t seen, int head_dim,
+                                              const Attend& attend) {
   __shared__ bool last;
+  const std::int64_t share_size = share_rows(seen);
+  const int used = static_cast<int>((seen + share_size - 1) / share_size), blocks = static_cast<int>(gridDim.y);
   const int column = static_cast<int>(threadIdx.x), size = head_dim + 2, query_size = shares.most * size;
+  if (static_cast<int>(blockIdx.y) >= used) return false;
   float* all = shares.partial + item * kQueries * query_size;
+  for (int index = static_cast<int>(blockIdx.y); index < used; index += blocks) {
+    const std::int64_t begin = index * share_size, left = seen - begin;
+    attend(sums, Share{begin, static_cast<int>(left < share_size ? left : share_size), index == used - 1});
+    if (used == 1) return true;
 #pragma unroll
-  for (int i = 0; i < kQueries; ++i) {
-    float* mine = all + i * query_size + share.index * size;
-    if (column < head_dim) mine[column] = sums[i].out[0];
-    if (column == 0) {
-      mine[head_dim] = sums[i].largest;
-      mine[head_dim + 1] = sums[i].sum;
+    for (int i = 0; i < kQueries; ++i) {
+      float* mine = all + i * query_size + index * size;
+      if (column < head_dim) mine[column] = sums[i].out[0];
+      if (column == 0) {
+        mine[head_dim] = sums[i].largest;
+        mine[head_dim + 1] = sums[i].sum;
+      }
     }
+    __syncthreads();
   }
   __threadfence();
   __syncthreads();
-  // Counts up to used - 1 and back to zero, ready for the next kernel.
-  const auto others = static_cast<unsigned>(share.used - 1);
-  if (column == 0) last = atomicInc(shares.arrived + item, others) == others;
-  __syncthreads();
-  if (!last) return false;
-  __threadfence();
+  const int others = min(used, blocks) - 1;
+  if (others > 0) {
+    // Counts up to `others` and back to zero, ready for the next kernel.
+    if (column == 0) {
+      const auto limit = static_cast<unsigned>(others);
+      last = atomicInc(shares.arrived + item, limit) == limit;
+    }
+    __syncthreads();
+    if (!last) return false;
+    __threadfence();
+  }
 #pragma unroll
-  for (int i = 0; i < kQueries; ++i) sums[i] = combine<T>(all + i * query_size, share.used, head_dim);
+  for (int i = 0; i < kQueries; ++i) sums[i] = combine<T>(all + i * query_size, used, head_dim);
   return true;
 }
 
@@ -228,7 +234,7 @@ __device__ __forceinline__ void write_row(const WeightedSum<T, 1>& sum, int head
   if (column == 0 && log_sum != nullptr) *log_sum = sum.largest / kScoreUnit<T> + logf(sum.sum);
 }
 
-// One block for each query of each slice, blockIdx.x, and each share, blockIdx.y.
+// blockIdx.x is a query of a slice.
 template <class T, int kLanes, bool kAligned>
 __global__ void __launch_bounds__(kRowThreads)
     attention_rows_forward(AttentionShape shape, ForwardOperands<T> x, Shares shares) {
@@ -237,19 +243,19 @@ __global__ void __launch_bounds__(kRowThreads)
   const int head = item % shape.heads, sequence = item / shape.heads / shape.queries;
   const int column = head * shape.head_dim, kv_column = head / shape.group * shape.head_dim;
   const int position = shape.past + j, begin = max(0, position - shape.window + 1);
-  const Share share(position + 1 - begin, static_cast<int>(blockIdx.y));
-  if (share.count == 0) return;
   const std::int64_t row = static_cast<std::int64_t>(sequence) * shape.queries + j;
-  const std::int64_t key_row = static_cast<std::int64_t>(sequence) * shape.keys() + begin + share.begin;
-  const T* keys = x.k.row(key_row) + kv_column;
-  const T* values = x.v.row(key_row) + kv_column;
+  const std::int64_t key_row = static_cast<std::int64_t>(sequence) * shape.keys() + begin;
   WeightedSum<T, 1> sum[1];
-  attend_rows<T, kLanes, kAligned>(sum, {x.q.row(row) + column}, shape.head_dim, shape.scale, share.count,
-                                   [&](int r, int lane, Part& key, Part& value) {
-                                     key = Part::load(keys + r * x.k.stride, lane, shape.head_dim);
-                                     value = Part::load(values + r * x.v.stride, lane, shape.head_dim);
-                                   });
-  if (gather(sum, shares, item, share, shape.head_dim))
+  const auto attend = [&](WeightedSum<T, 1>(&sums)[1], const Share& share) {
+    const T* keys = x.k.row(key_row + share.begin) + kv_column;
+    const T* values = x.v.row(key_row + share.begin) + kv_column;
+    attend_rows<T, kLanes, kAligned>(sums, {x.q.row(row) + column}, shape.head_dim, shape.scale, share.count,
+                                     [&](int r, int lane, Part& key, Part& value) {
+                                       key = Part::load(keys + r * x.k.stride, lane, shape.head_dim);
+                                       value = Part::load(values + r * x.v.stride, lane, shape.head_dim);
+                                     });
+  };
+  if (attend_shares(sum, shares, item, position + 1 - begin, shape.head_dim, attend))
     write_row(sum[0], shape.head_dim, x.out.row(row) + column, x.log_sum.empty() ? nullptr : &x.log_sum(row, head));
 }
 
