@@ -108,7 +108,7 @@ void bench_prefill(Options o) {
   Json list = Json::array();
   for (const Index length : o.lengths) {
     o.prefill.tokens = length;
-    const auto rates = measure_prefill(model, tier, device.stream, o.device.chosen_precision(), o.prefill);
+    const auto rates = measure_prefill(model, tier, device.stream, o.device.engine(), o.prefill);
     if (o.json) {
       Json object = sample_fields(rates);
       object.update({{"model", o.model},
@@ -136,7 +136,7 @@ void bench_prefill(Options o) {
   o.prefill.warmup = 0;
   o.prefill.runs = 1;
   ProfiledScope profile(device.stream);
-  measure_prefill(model, tier, device.stream, o.device.chosen_precision(), o.prefill);
+  measure_prefill(model, tier, device.stream, o.device.engine(), o.prefill);
   print_profile(profile.lines());
 }
 
@@ -144,7 +144,7 @@ void bench_decoding(const Options& o) {
   OpenDevice device(o.device);
   const auto model = open_model(o);
   const auto tier = find_tier(model.config(), o.tier);
-  const auto result = measure_latency(model, tier, device.stream, o.device.chosen_precision(), o.latency);
+  const auto result = measure_latency(model, tier, device.stream, o.device.engine(), o.latency);
   if (o.json) {
     const double rate = 1e3 / result.decode_ms;
     const Json object = {{"model", o.model},
@@ -208,6 +208,7 @@ void add_bench(CLI::App& app) {
     kind->add_option("--tier", o->tier, "T4, full, xi=0.3 or 18x1792")->capture_default_str();
     kind->add_option("--lengths", o->lengths, "tokens of the prompts")->delimiter(',')->capture_default_str();
     kind->add_option("--piece", o->prefill.piece, "tokens taken in at once")->capture_default_str();
+    o->device.add_deterministic(*kind);
     kind->add_flag("--last-logit", o->last_logit, "logits of the last token only");
     kind->add_flag("--profile", o->profile, "GPU time by kernel, of a further prompt of the last length");
     kind->footer("Example: essh bench prefill 1.5b --device cuda --lengths 2048,8192,32768,131072");
@@ -217,6 +218,7 @@ void add_bench(CLI::App& app) {
     auto* kind = add_kind(*verb, "decode", "one token after the other, batch 1", o, bench_decoding);
     kind->add_option("MODEL", o->model, "a model folder, a run, or a preset with initial weights")->required();
     kind->add_option("--tier", o->tier, "T4, full, xi=0.3 or 18x1792")->capture_default_str();
+    o->device.add_deterministic(*kind);
     kind->add_option("--depth", o->latency.depth, "tokens read before")->capture_default_str();
     kind->add_option("--steps", o->latency.steps, "timed steps")->capture_default_str();
     kind->footer("Example: essh bench decode models/tiny --depth 2048");

@@ -45,6 +45,11 @@ void DeviceOptions::add_places(CLI::App& verb) {
   verb.add_option("--threads", threads, "cores to use (all by default)")->check(CLI::Range(1, 4096));
 }
 
+void DeviceOptions::add_deterministic(CLI::App& verb) {
+  verb.add_flag("--deterministic", deterministic,
+                "on CUDA: the same bits whatever else runs beside a sequence, at some cost in speed");
+}
+
 OpenDevice::OpenDevice(const DeviceOptions& options)
     : stream(open_stream(own_device(options.device), options.threads > 0 ? options.threads : available_cores())) {
   const auto folder = cache_folder();

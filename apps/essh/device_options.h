@@ -2,8 +2,8 @@
 #include <CLI/CLI.hpp>
 #include <string>
 
+#include "essh/decode/engine.h"
 #include "essh/device/stream.h"
-#include "essh/model/precision.h"
 
 namespace essh::verbs {
 
@@ -12,11 +12,15 @@ struct DeviceOptions {
   std::string device = "auto";
   std::string precision = "auto";
   int threads = 0;
+  bool deterministic = false;
 
   void add_to(CLI::App& verb);
   // Without --precision, for verbs that find it elsewhere.
   void add_places(CLI::App& verb);
+  // --deterministic, of verbs that run several sequences at once.
+  void add_deterministic(CLI::App& verb);
   Precision chosen_precision() const { return parse_precision(precision); }
+  EngineOptions engine() const { return {.precision = chosen_precision(), .deterministic = deterministic}; }
 };
 
 // The stream that the options ask for. What is tuned on a GPU is read from and kept in the user's cache folder, so that

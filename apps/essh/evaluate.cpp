@@ -28,7 +28,7 @@ struct Options {
 
 PerplexityReport measure(const Options& o, const std::string& model, Stream& stream) {
   const auto folder = model_of_run(model);
-  Engine engine(StoredModel::open(folder), stream, {.precision = o.device.chosen_precision()});
+  Engine engine(StoredModel::open(folder), stream, o.device.engine());
   const auto most = o.windows > 0 ? o.windows * o.context + 1 : std::numeric_limits<std::int64_t>::max();
   const auto text =
       EvaluationText::open(o.data, folder, o.tokenizer, static_cast<TokenId>(engine.config().eos_token_id), most);
@@ -110,6 +110,7 @@ void add_perplexity(CLI::App& verb) {
       ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 20));
   ppl->add_option("--tokenizer", o->tokenizer, "a tokenizer for text files, when the model folder has none");
   o->device.add_to(*ppl);
+  o->device.add_deterministic(*ppl);
   ppl->add_flag("--json", o->json, "print JSON: one object, or a list of them for several models");
   ppl->footer(
       "Example: essh evaluate ppl runs/tiny --data heldout.txt --context 512 --tiers T1,T4,T10\n         essh evaluate "
@@ -160,7 +161,7 @@ void run_recall(const RecallArguments& a) {
   Json list = Json::array();
   for (const auto& model : a.models) {
     const auto folder = model_of_run(model);
-    Engine engine(StoredModel::open(folder), device.stream, {.precision = a.device.chosen_precision()});
+    Engine engine(StoredModel::open(folder), device.stream, a.device.engine());
     auto options = a.recall;
     options.tiers = choose_tiers(engine.config(), a.tiers);
     const auto report = measure_recall(engine, SyntheticTask(task_of(a, folder)), options);

@@ -31,12 +31,12 @@ void add_model(const Options& o, const std::string& model, Stream& stream, Front
   const auto folder = model_of_run(model);
   const auto stored = StoredModel::open(folder);
   const auto tiers = choose_tiers(stored.config(), o.tiers);
-  auto points = measure_costs(stored, model, tiers, stream, o.device.chosen_precision(), o.latency);
+  auto points = measure_costs(stored, model, tiers, stream, o.device.engine(), o.latency);
   if (!o.data.empty()) {
     const auto most = o.windows > 0 ? o.windows * o.context + 1 : std::numeric_limits<std::int64_t>::max();
     const auto text =
         EvaluationText::open(o.data, folder, o.tokenizer, static_cast<TokenId>(stored.config().eos_token_id), most);
-    Engine engine(stored, stream, {.precision = o.device.chosen_precision()});
+    Engine engine(stored, stream, o.device.engine());
     const auto report = measure_perplexity(engine, text, {.tiers = tiers, .context = o.context, .windows = o.windows});
     add_quality(points, report);
     frontier.data = text.name();

@@ -64,7 +64,7 @@ double seconds_since(Clock::time_point start) {
 void run(Options o) {
   o.model = model_of_run(o.model).string();
   OpenDevice device(o.device);
-  Engine engine(StoredModel::open(o.model), device.stream, {.precision = o.device.chosen_precision()});
+  Engine engine(StoredModel::open(o.model), device.stream, o.device.engine());
   const auto tier = find_tier(engine.config(), o.tier);
   const auto tokenizer = find_tokenizer(o);
   Session session(engine, tier);

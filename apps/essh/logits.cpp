@@ -38,7 +38,7 @@ std::string npy_header(std::size_t rows, std::size_t cols) {
 
 void run(const Options& o) {
   OpenDevice device(o.device);
-  Engine engine(StoredModel::open(model_of_run(o.model)), device.stream, {.precision = o.device.chosen_precision()});
+  Engine engine(StoredModel::open(model_of_run(o.model)), device.stream, o.device.engine());
   const auto tier = find_tier(engine.config(), o.tier);
   const auto tokens = read_tokens(o.tokens);
   DurableFile file(o.out);
@@ -64,6 +64,7 @@ void add_logits(CLI::App& app) {
       ->check(CLI::IsMember({"parallel", "recurrent"}))
       ->capture_default_str();
   o->device.add_to(*verb);
+  o->device.add_deterministic(*verb);
   verb->footer("Example: essh logits models/tiny --tokens ids.json --out logits.npy --tier T4");
   verb->callback([o] { run(*o); });
 }

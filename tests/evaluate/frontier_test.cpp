@@ -106,8 +106,8 @@ TEST(Frontier, MeasuresEveryTierOfAFamily) {
   auto stream = cpu_stream(1);
   Engine engine(small_family(), stream);
   const auto tiers = tiers_of(engine.config());
-  auto points = measure_costs(engine.model(), "small", tiers, stream, Precision::Auto,
-                              {.depth = 9, .warmup = 1, .steps = 3, .prompts = 1});
+  auto points =
+      measure_costs(engine.model(), "small", tiers, stream, {}, {.depth = 9, .warmup = 1, .steps = 3, .prompts = 1});
   ASSERT_EQ(points.size(), tiers.size());
   const auto text = EvaluationText::from_tokens(random_tokens(40, engine.config().vocab_size, 1), "random");
   add_quality(points, measure_perplexity(engine, text, {.tiers = tiers, .context = 13}));

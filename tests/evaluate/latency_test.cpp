@@ -18,8 +18,7 @@ TEST(MeasureLatency, CountsMemoryAndOrdersItsQuantiles) {
   const StoredModel stored(std::move(model));
   auto stream = cpu_stream(1);
   const auto tier = find_tier(config, "T4");
-  const auto result =
-      measure_latency(stored, tier, stream, Precision::Auto, {.depth = 20, .warmup = 1, .steps = 9, .prompts = 1});
+  const auto result = measure_latency(stored, tier, stream, {}, {.depth = 20, .warmup = 1, .steps = 9, .prompts = 1});
   EXPECT_GT(result.decode_ms_low, 0);
   EXPECT_LE(result.decode_ms_low, result.decode_ms);
   EXPECT_LE(result.decode_ms, result.decode_ms_high);

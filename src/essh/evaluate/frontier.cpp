@@ -97,7 +97,7 @@ std::string Frontier::label(const FrontierPoint& point) const {
 }
 
 std::vector<FrontierPoint> measure_costs(const StoredModel& stored, const std::string& model,
-                                         const std::vector<Tier>& tiers, Stream& stream, Precision precision,
+                                         const std::vector<Tier>& tiers, Stream& stream, EngineOptions engine,
                                          const LatencyOptions& options) {
   std::vector<FrontierPoint> points;
   Progress progress("time", static_cast<double>(tiers.size()), "tiers");
@@ -111,7 +111,7 @@ std::vector<FrontierPoint> measure_costs(const StoredModel& stored, const std::s
                       .file_bytes = file_bytes(stored.config(), tier.capacity),
                       .state_bytes = cost.state_bytes,
                       .kv_bytes = cost.kv_bytes,
-                      .latency = measure_latency(stored, tier, stream, precision, options)});
+                      .latency = measure_latency(stored, tier, stream, engine, options)});
     progress.update(static_cast<double>(points.size()), tier.name);
   }
   progress.finish();

@@ -78,7 +78,7 @@ void fields(Visitor& visit, Frontier& f) {
 
 // The costs of some tiers of one model, measured here.
 std::vector<FrontierPoint> measure_costs(const StoredModel& stored, const std::string& model,
-                                         const std::vector<Tier>& tiers, Stream& stream, Precision precision,
+                                         const std::vector<Tier>& tiers, Stream& stream, EngineOptions engine,
                                          const LatencyOptions& options);
 // Adds the quality of points that measure_costs() gave for the same tiers.
 void add_quality(std::span<FrontierPoint> points, const PerplexityReport& report);

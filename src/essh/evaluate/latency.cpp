@@ -45,12 +45,12 @@ std::vector<std::int32_t> random_prompt(Index tokens, Index vocabulary) {
 
 }  // namespace
 
-TierLatency measure_latency(const StoredModel& model, const Tier& tier, Stream& stream, Precision precision,
+TierLatency measure_latency(const StoredModel& model, const Tier& tier, Stream& stream, EngineOptions engine_options,
                             const LatencyOptions& options) {
   ESSH_ASSERT(options.depth > 0 && options.steps > 0 && options.prompts > 0);
   TierLatency result;
   const auto before = resident_memory();
-  Engine engine(model.cut(tier.capacity), stream, {.precision = precision});
+  Engine engine(model.cut(tier.capacity), stream, engine_options);
   const Tier alone{"full", 1, tier.capacity};
   Session session(engine, alone);
   const auto prompt = random_prompt(options.depth, engine.config().vocab_size);

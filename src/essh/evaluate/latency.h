@@ -25,7 +25,7 @@ struct TierLatency {
 };
 
 // Cuts the tier out of the model, as an export would, and runs it alone.
-TierLatency measure_latency(const StoredModel& model, const Tier& tier, Stream& stream, Precision precision,
+TierLatency measure_latency(const StoredModel& model, const Tier& tier, Stream& stream, EngineOptions engine,
                             const LatencyOptions& options);
 
 }  // namespace essh

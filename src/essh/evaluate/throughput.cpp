@@ -124,10 +124,11 @@ TrainingRates measure_training(const ModelConfig& config, Stream& stream, Precis
   return half ? train<BFloat16>(config, stream, bench) : train<float>(config, stream, bench);
 }
 
-Rates measure_prefill(const StoredModel& model, const Tier& tier, Stream& stream, Precision precision,
+Rates measure_prefill(const StoredModel& model, const Tier& tier, Stream& stream, EngineOptions engine_options,
                       const PrefillBench& bench) {
   const auto rows = random_rows(1, bench.tokens, model.config().vocab_size, 1);
-  Engine engine(model, stream, {.precision = precision, .piece = bench.piece});
+  engine_options.piece = bench.piece;
+  Engine engine(model, stream, engine_options);
   const Chunk prompt{
       .slot = engine.open(tier), .tokens = rows.inputs, .wanted = bench.all_logits ? Wanted::Dropped : Wanted::Last};
   Outputs outputs;

@@ -48,7 +48,7 @@ struct PrefillBench {
   int warmup = 3, runs = 5;
 };
 // Rates of reading a prompt into recurrent state and window, batch 1.
-Rates measure_prefill(const StoredModel& model, const Tier& tier, Stream& stream, Precision precision,
+Rates measure_prefill(const StoredModel& model, const Tier& tier, Stream& stream, EngineOptions engine,
                       const PrefillBench& bench);
 
 }  // namespace essh

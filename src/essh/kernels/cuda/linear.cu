@@ -11,17 +11,11 @@ namespace {
 // algorithm for every row. Its kernels do not mix rows.
 constexpr Index kAloneRows = 64;
 constexpr int kThreads = 256;
-constexpr Index kAlignment = 16;  // bytes; more does not change the algorithm
+constexpr Index kAlignment = 16;  // bytes
 
 template <class T>
 constexpr cuda::MatmulType type_of() {
   return std::is_same_v<T, BFloat16> ? cuda::MatmulType::BFloat16 : cuda::MatmulType::Float32;
-}
-
-template <class T>
-bool is_aligned(Matrix<T> matrix) {
-  constexpr auto kElement = static_cast<Index>(sizeof(T));
-  return reinterpret_cast<std::uintptr_t>(matrix.data) % kAlignment == 0 && matrix.stride * kElement % kAlignment == 0;
 }
 
 // The weights to multiply by, one after another: a single one where they follow each other in memory.
@@ -95,37 +89,27 @@ dim3 grid_for(Index rows, Index columns) {
   return {std::min(cuda::blocks_for(columns, kThreads), 64u), static_cast<unsigned>(rows)};
 }
 
-// A whole block of rows in place has the bits of one in scratch: the alignment is the same, and strides and addresses
-// do not matter to an algorithm.
+// Every block goes through scratch, also a whole one: an addend apart from the result, or another alignment, may change
+// bits.
 template <class T, class Out>
 void multiply_alone(cuda::Stream& stream, const Linear<T, Out>& op, std::span<const Matrix<const T>> weights) {
-  const bool in_place = is_aligned(op.x) && is_aligned(op.y) && is_aligned(op.addend);
-  const auto rows_of = [](auto matrix, Index first, Index count) {
-    return matrix.empty() ? matrix : matrix.middle(first, count);
+  cuda::Scratch scratch(stream);
+  const auto block = [&]<class E>(Index cols) {
+    constexpr Index kUnit = kAlignment / static_cast<Index>(sizeof(E));
+    const Index stride = (cols + kUnit - 1) / kUnit * kUnit;
+    return Matrix<E>{scratch.take<E>(kAloneRows * stride), kAloneRows, cols, stride};
   };
+  const auto padded = block.template operator()<T>(op.x.cols);
+  const auto sums = block.template operator()<Out>(op.y.cols);
   for (Index first = 0; first < op.x.rows; first += kAloneRows) {
     const Index rows = std::min(kAloneRows, op.x.rows - first);
-    const auto x = op.x.middle(first, rows);
-    const auto y = op.y.middle(first, rows);
-    const auto addend = rows_of(op.addend, first, rows);
-    if (rows == kAloneRows && in_place) {
-      multiply<T, Out>(stream, x, weights, op.scale, addend, y);
-      continue;
-    }
-    cuda::Scratch scratch(stream);
-    const auto block = [&]<class E>(Index cols) {
-      constexpr Index kUnit = kAlignment / static_cast<Index>(sizeof(E));
-      const Index stride = (cols + kUnit - 1) / kUnit * kUnit;
-      return Matrix<E>{scratch.take<E>(kAloneRows * stride), kAloneRows, cols, stride};
-    };
-    const auto padded = block.template operator()<T>(op.x.cols);
-    const auto sums = block.template operator()<Out>(op.y.cols);
+    const auto addend = op.addend.empty() ? op.addend : op.addend.middle(first, rows);
     cuda::launch(stream, "pad rows",
                  {.grid = grid_for(kAloneRows, std::max(op.x.cols, op.y.cols)), .block = kThreads, .early = true},
-                 pad_rows<T, Out>, x, padded, addend, sums);
+                 pad_rows<T, Out>, op.x.middle(first, rows), padded, addend, sums);
     multiply<T, Out>(stream, padded, weights, op.scale, addend.empty() ? addend : Matrix<const Out>(sums), sums);
     cuda::launch(stream, "take rows", {.grid = grid_for(rows, op.y.cols), .block = kThreads, .early = true},
-                 take_rows<Out>, Matrix<const Out>(sums.top(rows)), y);
+                 take_rows<Out>, Matrix<const Out>(sums.top(rows)), op.y.middle(first, rows));
   }
 }
 
