@@ -31,8 +31,9 @@ __attribute__((noinline)) void panel_products(const T* x, Index x_stride, const 
   const auto rows = [&](int group, Index k) { return weight + group * kLanes<T> * stride + k * Columns::kBytes; };
   const auto add = [&](const T* from, auto group) __attribute__((always_inline)) {
     return [&, from, group ](auto i, Lanes<T> column) __attribute__((always_inline)) {
-      unrolled<Rows>([&](auto r)
-                         __attribute__((always_inline)) { sum[r()][group()] += from[r() * x_stride + i()] * column; });
+      unrolled<Rows>([&](auto r) __attribute__((always_inline)) {
+        sum[r()][group()] = multiply_add<T>(from[r() * x_stride + i()], column, sum[r()][group()]);
+      });
     };
   };
   const auto span = [&](Index k) __attribute__((always_inline)) {
@@ -45,7 +46,7 @@ __attribute__((noinline)) void panel_products(const T* x, Index x_stride, const 
         Columns::visit(
             rows(g(), k), stride, [&](auto i, Lanes<T> column) __attribute__((always_inline)) {
               unrolled<Rows>([&](auto r) __attribute__((always_inline)) {
-                sum[r()][g()] += left[r()][i() / kWidth][i() % kWidth] * column;
+                sum[r()][g()] = multiply_add<T>(left[r()][i() / kWidth][i() % kWidth], column, sum[r()][g()]);
               });
             });
       });

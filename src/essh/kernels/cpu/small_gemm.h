@@ -55,7 +55,9 @@ inline __attribute__((always_inline)) void tile(Strided<T> a, const T* b, Index 
     unrolled<Columns>([&](auto j) __attribute__((always_inline)) {
       right[j()] = load<T, Bytes>(b + k * b_stride + j() * kWidth);
     });
-    each([&](int i, int j) __attribute__((always_inline)) { sum[i][j] += a.data[i * a.row + k * a.col] * right[j]; });
+    each([&](int i, int j) __attribute__((always_inline)) {
+      sum[i][j] = multiply_add<T, Bytes>(a.data[i * a.row + k * a.col], right[j], sum[i][j]);
+    });
   }
   each([&](int i, int j) __attribute__((always_inline)) { store<T, Bytes>(c + i * c_stride + j * kWidth, sum[i][j]); });
 }

@@ -3,6 +3,11 @@
 #include <cstdint>
 #include <type_traits>
 #include <utility>
+#if defined(__aarch64__)
+#include <arm_neon.h>
+#elif defined(__FMA__)
+#include <immintrin.h>
+#endif
 
 // Vector registers through the compiler's vector types: one source for AVX-512, AVX2, NEON and plain machines.
 namespace essh::cpu {
@@ -46,6 +51,31 @@ inline Lanes<T, Bytes> load(const void* from) {
 template <class T, int Bytes = kVectorBytes>
 inline void store(void* to, Lanes<T, Bytes> value) {
   *static_cast<typename detail::VectorOf<T, Bytes>::anywhere*>(to) = value;
+}
+
+// a * b + c, rounded once where the processor can: said in so many words, since whether the compiler fuses depends on
+// how it optimises.
+template <class T, int Bytes = kVectorBytes>
+inline __attribute__((always_inline)) Lanes<T, Bytes> multiply_add(T a, Lanes<T, Bytes> b, Lanes<T, Bytes> c) {
+#if defined(__aarch64__)
+  static_assert(Bytes == 16);
+  if constexpr (sizeof(T) == 4)
+    return vfmaq_n_f32(c, b, a);
+  else
+    return vfmaq_n_f64(c, b, a);
+#elif defined(__FMA__)
+  const Lanes<T, Bytes> wide = a - Lanes<T, Bytes>{};
+#if defined(__AVX512F__)
+  if constexpr (Bytes == 64 && sizeof(T) == 4) return _mm512_fmadd_ps(wide, b, c);
+  if constexpr (Bytes == 64 && sizeof(T) == 8) return _mm512_fmadd_pd(wide, b, c);
+#endif
+  if constexpr (Bytes == 32 && sizeof(T) == 4) return _mm256_fmadd_ps(wide, b, c);
+  if constexpr (Bytes == 32 && sizeof(T) == 8) return _mm256_fmadd_pd(wide, b, c);
+  if constexpr (Bytes == 16 && sizeof(T) == 4) return _mm_fmadd_ps(wide, b, c);
+  if constexpr (Bytes == 16 && sizeof(T) == 8) return _mm_fmadd_pd(wide, b, c);
+#else
+  return a * b + c;
+#endif
 }
 
 namespace detail {
