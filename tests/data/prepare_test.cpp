@@ -184,6 +184,43 @@ TEST_F(PrepareTest, BadLinesAreCountedAndNamed) {
   EXPECT_EQ(message_of([&] { prepare(chosen, byte_encoder()); }), path + ":2: the field \"text\" is not a string");
 }
 
+TEST_F(PrepareTest, OneLongDocumentFeedsBothSplits) {
+  std::string text;
+  for (int line = 0; text.size() < (5u << 19); ++line) text += fmt::format("line {} of a long document\n", line);
+  for (const std::size_t size : {std::size_t{20000}, text.size()}) {
+    const auto name = fmt::format("{}.txt", size);
+    auto chosen = options("of-" + name, {write(name, text.substr(0, size))});
+    chosen.valid_fraction = 0.1;
+    const auto& manifest = prepare(chosen, byte_encoder()).manifest;
+    const Dataset dataset(chosen.folder, Verify::Full);
+    const auto train = documents_of(dataset.train()), valid = documents_of(dataset.valid());
+    ASSERT_EQ(train.size(), valid.size());
+    EXPECT_EQ(train.size(), size > kPieceBytes ? 3u : 1u);
+    std::string joined;
+    for (std::size_t i = 0; i < train.size(); ++i) {
+      joined += train[i] + valid[i];
+      EXPECT_EQ(train[i].back(), '\n');
+    }
+    EXPECT_EQ(joined, text.substr(0, size));
+    EXPECT_EQ(manifest.train.bytes + manifest.valid.bytes, static_cast<std::int64_t>(size));
+    EXPECT_NEAR(static_cast<double>(manifest.valid.bytes), 0.1 * static_cast<double>(size), 100.0 * 3);
+  }
+  // Below the least share, and with no share at all, a document stays whole.
+  auto chosen = options("short", {write("short.txt", text.substr(0, 20000))});
+  chosen.valid_fraction = 0.05;
+  const auto report = prepare(chosen, byte_encoder());
+  EXPECT_EQ(report.manifest.train.documents + report.manifest.valid.documents, 1);
+}
+
+TEST_F(PrepareTest, NoTextIsAnErrorThatLeavesNoJournal) {
+  auto chosen = options("data", {write("a.txt", ""), write("b.jsonl", "{\"other\": 1}\n")});
+  const auto message = message_of([&] { prepare(chosen, byte_encoder()); });
+  EXPECT_NE(message.find("no text in 2 source(s), 1 bad lines"), std::string::npos) << message;
+  chosen.inputs = {write("c.txt", "text")};
+  const auto& manifest = prepare(chosen, byte_encoder()).manifest;
+  EXPECT_EQ(manifest.train.documents + manifest.valid.documents, 1) << "the folder can be used again";
+}
+
 TEST_F(PrepareTest, FoldersPatternsAndBinaryFiles) {
   write("in/b.txt", "b");
   write("in/a/z.txt", "z");

@@ -25,6 +25,23 @@ TEST(Sampler, GreedyTakesTheBestAndTheSmallerOfEquals) {
   EXPECT_EQ(Sampler({}).draw(equal), 1);
 }
 
+TEST(Sampler, GoesOnFromAState) {
+  const SamplingOptions options{.temperature = 1, .repetition_penalty = 2, .seed = 3};
+  Sampler whole(options), resumed(options), other({.temperature = 1, .seed = 4});
+  for (int i = 0; i < 7; ++i) whole.see(whole.draw(kLogits));
+  const auto state = whole.state();
+  EXPECT_EQ(state.recent.size(), 7u);
+  resumed.resume(state);
+  other.resume(state);
+  EXPECT_EQ(other.state().position, 0u) << "another seed begins its own numbers";
+  for (int i = 0; i < 50; ++i) {
+    const auto token = whole.draw(kLogits);
+    EXPECT_EQ(resumed.draw(kLogits), token);
+    whole.see(token);
+    resumed.see(token);
+  }
+}
+
 TEST(Sampler, FrequenciesFollowTheSoftmax) {
   const auto seen = draws({.temperature = 2});
   double total = 0;

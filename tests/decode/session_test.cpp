@@ -115,6 +115,34 @@ TEST_F(SessionTest, RestoredStateContinuesExactly) {
   EXPECT_TRUE(std::equal(first.logits().begin(), first.logits().end(), second.logits().begin()));
 }
 
+TEST_F(SessionTest, TwoHalvesThroughAFileDrawWhatOneRunDraws) {
+  const auto prompt = random_tokens(20, 300, 7);
+  const auto tier = find_tier(engine.config(), "T4");
+  const auto draw = [&](Session& session, Sampler& sampler, int count) {
+    std::vector<std::int32_t> drawn;
+    for (int i = 0; i < count; ++i) {
+      drawn.push_back(sampler.draw(session.logits()));
+      sampler.see(drawn.back());
+      session.feed({&drawn.back(), 1});
+    }
+    return drawn;
+  };
+  for (const SamplingOptions& options : {SamplingOptions{.repetition_penalty = 3},
+                                         SamplingOptions{.temperature = 1, .repetition_penalty = 1.5, .seed = 5}}) {
+    Session whole(engine, tier), first(engine, tier), second(engine, tier);
+    Sampler one(options), before(options), after(options);
+    for (const auto token : prompt) one.see(token), before.see(token);
+    whole.feed(prompt);
+    first.feed(prompt);
+    auto halves = draw(first, before, 9);
+    first.save(folder / "state", before.state());
+    after.resume(second.restore(folder / "state"));
+    const auto rest = draw(second, after, 11);
+    halves.insert(halves.end(), rest.begin(), rest.end());
+    EXPECT_EQ(halves, draw(whole, one, 20));
+  }
+}
+
 TEST_F(SessionTest, WrongOrDamagedStatesAreRefused) {
   const auto tokens = random_tokens(10, 300, 8);
   Session session(engine, find_tier(engine.config(), "T4"));

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "essh/base/error.h"
 
 namespace essh {
@@ -15,6 +17,20 @@ bool visible_start(unsigned char byte) {
 
 bool continues_character(char byte) {
   return (static_cast<unsigned char>(byte) & 0xC0) == 0x80;
+}
+
+// The best place in (least, most] to cut a text of more than `most` bytes.
+std::size_t cut_within(std::string_view text, std::size_t least, std::size_t most) {
+  for (std::size_t cut = most; cut > least; --cut) {
+    if (text[cut - 1] == '\n' && visible_start(static_cast<unsigned char>(text[cut]))) return cut;
+  }
+  for (std::size_t cut = most; cut > least; --cut) {
+    if (text[cut] == ' ' && text[cut - 1] != ' ') return cut;
+  }
+  for (std::size_t cut = most; cut > least && cut + 4 > most; --cut) {
+    if (!continues_character(text[cut])) return cut;
+  }
+  return most;
 }
 
 }  // namespace
@@ -60,17 +76,14 @@ void Block::add_fault(std::uint64_t line, LineFault fault) {
 
 std::size_t cut_document(std::string_view text) {
   ESSH_ASSERT(text.size() > kPieceBytes);
-  constexpr std::size_t kLeast = kPieceBytes / 2;
-  for (std::size_t cut = kPieceBytes; cut > kLeast; --cut) {
-    if (text[cut - 1] == '\n' && visible_start(static_cast<unsigned char>(text[cut]))) return cut;
-  }
-  for (std::size_t cut = kPieceBytes; cut > kLeast; --cut) {
-    if (text[cut] == ' ' && text[cut - 1] != ' ') return cut;
-  }
-  for (std::size_t cut = kPieceBytes; cut > kPieceBytes - 4; --cut) {
-    if (!continues_character(text[cut])) return cut;
-  }
-  return kPieceBytes;
+  return cut_within(text, kPieceBytes / 2, kPieceBytes);
+}
+
+std::size_t cut_for_validation(std::string_view text, double fraction) {
+  const auto share = static_cast<std::size_t>(fraction * static_cast<double>(text.size()));
+  if (share == 0) return text.size();
+  const auto most = text.size() - share;
+  return cut_within(text, most - std::min(share, most), most);
 }
 
 void DocumentBuilder::append(std::string_view bytes, Block& block) {

@@ -61,6 +61,13 @@ struct Block {
 // before the last space; else between two characters. A function of the bytes alone.
 std::size_t cut_document(std::string_view text);
 
+// Where the validation share of a piece of a long document begins: near the end, leaving `fraction` of the bytes or up
+// to twice as many, at a place that cut_document would choose. The size of the text where the share would be nothing.
+std::size_t cut_for_validation(std::string_view text, double fraction);
+
+// A document of one piece is split between training and validation when its share has at least this many bytes.
+inline constexpr std::size_t kLeastShareBytes = 1024;
+
 // Collects the bytes of one document after another into the pieces of blocks.
 class DocumentBuilder {
  public:

@@ -21,8 +21,14 @@ namespace {
 
 constexpr std::size_t kListedBadLines = 20;
 
+enum class Split { OfDocument, Train, Valid };
+
+// A piece, or one side of a piece that is cut between the splits.
 struct EncodedPiece {
-  Piece piece;
+  std::size_t bytes;
+  bool first;              // the document begins here
+  bool ends;               // an end-of-text token follows
+  Split split;             // OfDocument: where the hash of the document sends all of it
   std::uint64_t hash;      // of a first piece
   std::size_t tokens_end;  // in Work::tokens
 };
@@ -174,33 +180,52 @@ class Preparation {
       const auto text = std::string_view(work.block.text).substr(piece.begin, piece.size);
       const auto hash = piece.first ? xxhash64(text) : 0;
       // Only the writer knows whose the later pieces of a long document are.
-      if (!piece.first || of_this_part(hash)) {
-        encoder_.encode(text, work.tokens);
-        if (piece.last) work.tokens.push_back(encoder_.eos_id);
+      const bool maybe_ours = !piece.first || of_this_part(hash);
+      const auto add = [&](std::string_view side, bool first, bool ends, Split split) {
+        if (side.empty()) return;
+        if (maybe_ours) {
+          encoder_.encode(side, work.tokens);
+          if (ends) work.tokens.push_back(encoder_.eos_id);
+        }
+        work.pieces.push_back({side.size(), first, ends, split, hash, work.tokens.size()});
+      };
+      if (!shared(piece)) {
+        add(text, piece.first, piece.last, Split::OfDocument);
+        continue;
       }
-      work.pieces.push_back({piece, hash, work.tokens.size()});
+      const auto cut = cut_for_validation(text, plan_.valid_fraction);
+      add(text.substr(0, cut), piece.first, cut < text.size() || piece.last, Split::Train);
+      add(text.substr(cut), piece.first && cut == 0, true, Split::Valid);
     }
+  }
+
+  // Whether both splits get text of this piece's document. Every piece of a document answers alike.
+  bool shared(const Piece& piece) const {
+    if (plan_.valid_fraction == 0) return false;
+    const bool whole = piece.first && piece.last;
+    return !whole || plan_.valid_fraction * static_cast<double>(piece.size) >= static_cast<double>(kLeastShareBytes);
   }
 
   void write(Work& work) {
     std::size_t begin = 0;
-    for (const auto& [piece, hash, end] : work.pieces) {
+    for (const auto& piece : work.pieces) {
       if (piece.first) {
-        taking_ = of_this_part(hash);
-        validating_ = static_cast<double>(hash >> 11) * 0x1p-53 < plan_.valid_fraction;
+        taking_ = of_this_part(piece.hash);
+        validating_ = static_cast<double>(piece.hash >> 11) * 0x1p-53 < plan_.valid_fraction;
       }
       if (taking_) {
-        auto& split = validating_ ? state_.valid : state_.train;
-        auto& writer = validating_ ? *valid_ : *train_;
-        writer.append(std::span(work.tokens).subspan(begin, end - begin));
-        split.bytes += static_cast<std::int64_t>(piece.size);
-        if (piece.last) {
+        const bool validating = piece.split == Split::OfDocument ? validating_ : piece.split == Split::Valid;
+        auto& split = validating ? state_.valid : state_.train;
+        auto& writer = validating ? *valid_ : *train_;
+        writer.append(std::span(work.tokens).subspan(begin, piece.tokens_end - begin));
+        split.bytes += static_cast<std::int64_t>(piece.bytes);
+        if (piece.ends) {
           writer.end_document();
           ++split.documents;
         }
-        tokens_ += static_cast<std::int64_t>(end - begin);
+        tokens_ += static_cast<std::int64_t>(piece.tokens_end - begin);
       }
-      begin = end;
+      begin = piece.tokens_end;
     }
     report_faults(work);
     const double done = starts_[work.source] + static_cast<double>(work.block.consumed);
@@ -236,12 +261,28 @@ class Preparation {
     return manifest;
   }
 
+  // A part of several may be empty: the others have the text.
+  void check_splits(const DatasetManifest& manifest) {
+    if (plan_.parts > 1) return;
+    if (manifest.train.tokens + manifest.valid.tokens == 0) {
+      journal_.remove();
+      fail(ErrorKind::BadFile, "{}: no text in {} source(s), {} bad lines; check the format and the field \"{}\"",
+           sources_.files.front().path, sources_.files.size(), manifest.bad_lines, plan_.field);
+    }
+    if (manifest.train.tokens == 0)
+      log::warn("the training split is empty: all documents went to validation; add documents or lower valid_fraction");
+    if (manifest.valid.tokens == 0 && plan_.valid_fraction > 0)
+      log::warn("the validation split is empty: add documents, or raise valid_fraction to {:.2g}",
+                std::min(0.5, 2 * static_cast<double>(kLeastShareBytes) / static_cast<double>(manifest.train.bytes)));
+  }
+
   DatasetManifest finish() {
     DatasetManifest manifest{.plan = plan_,
                              .train = summary(state_.train, *train_),
                              .valid = summary(state_.valid, *valid_),
                              .bad_lines = state_.bad_lines,
                              .first_bad_lines = state_.first_bad_lines};
+    check_splits(manifest);
     write_durably(manifest_path(options_.folder, plan_.part, plan_.parts), to_text(manifest));
     journal_.remove();
     return manifest;

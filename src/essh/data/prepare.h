@@ -46,9 +46,11 @@ struct PrepareReport {
 // the sources alone: threads and interruptions leave no trace.
 //
 // Each document is followed by the end-of-text token and goes, whole, to the validation split when the XXH64 of its
-// first piece (see cut_document) falls below valid_fraction of all values, else to the training split. Of `parts`
-// parts, one takes every parts-th source when there are at least 8 sources per part, else the documents whose hash
-// modulo `parts` it is. Run again after an interruption, it goes on where it was; sources or options that changed
+// first piece (see cut_document) falls below valid_fraction of all values, else to the training split. A long document
+// (more than one piece, or a share of kLeastShareBytes or more) is split instead: of each piece, the last
+// valid_fraction goes to validation, and both sides end with the end-of-text token. No text at all is an error. Of
+// `parts` parts, one takes every parts-th source when there are at least 8 sources per part, else the documents whose
+// hash modulo `parts` it is. Run again after an interruption, it goes on where it was; sources or options that changed
 // meanwhile are an error. With standard input or a pipe among the sources it starts again from the beginning.
 PrepareReport prepare(const PrepareOptions& options, const TextEncoder& encoder);
 

@@ -8,9 +8,16 @@
 namespace essh {
 
 void Sampler::see(std::int32_t token) {
-  if (options_.repetition_penalty == 1 || options_.repetition_window == 0) return;
+  // Kept without a penalty too: a later part of the text may have one.
+  if (options_.repetition_window == 0) return;
   if (recent_.size() == static_cast<std::size_t>(options_.repetition_window)) recent_.erase(recent_.begin());
   recent_.push_back(token);
+}
+
+void Sampler::resume(const SamplerState& state) {
+  recent_.clear();
+  for (const auto token : state.recent) see(token);
+  rng_.seek(state.seed == options_.seed ? state.position : 0);
 }
 
 std::int32_t Sampler::draw(std::span<const float> logits) {

@@ -33,6 +33,13 @@ void fields(Visitor& visit, SamplingOptions& o) {
   visit("seed", o.seed, Field{.help = "same seed, same text"});
 }
 
+// What a sampler has drawn and seen, so that another one can go on.
+struct SamplerState {
+  std::uint64_t seed = 0;
+  std::uint64_t position = 0;             // in the random numbers of this seed
+  std::vector<std::int32_t> recent = {};  // the last tokens, oldest first
+};
+
 // Draws tokens; a pure function of options, logits and what was drawn and seen before.
 class Sampler {
  public:
@@ -42,6 +49,10 @@ class Sampler {
   void see(std::int32_t token);
   // Logits that are NaN are never drawn; when none is finite, that is an error.
   std::int32_t draw(std::span<const float> logits);
+
+  SamplerState state() const { return {options_.seed, rng_.position(), recent_}; }
+  // Goes on after the tokens of `state`; with random numbers of another seed, from their beginning.
+  void resume(const SamplerState& state);
 
  private:
   struct Candidate {

@@ -1,6 +1,7 @@
 #include "essh/decode/session.h"
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 
 #include "essh/base/sha256.h"
@@ -13,10 +14,13 @@ namespace {
 // Logits held at once by all_logits, in elements.
 constexpr Index kLogits = Index{16} << 20;
 
-std::string state_digest(const StateSnapshot& snapshot, std::span<const float> logits) {
+std::string state_digest(const StateSnapshot& snapshot, std::span<const float> logits, const SamplerState& sampler) {
   Sha256 hash;
   for (const auto& part : snapshot.parts) hash.update(part);
   hash.update(std::as_bytes(logits));
+  hash.update(std::as_bytes(std::span(sampler.recent)));
+  const std::array<std::uint64_t, 2> draws = {sampler.seed, sampler.position};
+  hash.update(std::as_bytes(std::span(draws)));
   return hash.hex();
 }
 
@@ -24,12 +28,13 @@ std::string part_name(std::size_t part) {
   return fmt::format("part.{}", part);
 }
 
-Index parse_position(const std::string& text, const fs::path& path) {
-  Index position = 0;
-  const auto [rest, status] = std::from_chars(text.data(), text.data() + text.size(), position);
-  if (status != std::errc{} || rest != text.data() + text.size() || position < 0)
-    fail(ErrorKind::BadFile, "{}: its position is not a number", path.string());
-  return position;
+template <class Number>
+Number parse_number(const std::string& text, const char* name, const fs::path& path) {
+  Number number{};
+  const auto [rest, status] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (status != std::errc{} || rest != text.data() + text.size() || number < Number{})
+    fail(ErrorKind::BadFile, "{}: its {} is not a number", path.string(), name);
+  return number;
 }
 
 }  // namespace
@@ -60,7 +65,7 @@ std::span<const float> Session::logits() const {
   return restored_;
 }
 
-void Session::save(const fs::path& path) const {
+void Session::save(const fs::path& path, const SamplerState& sampler) const {
   const auto state = snapshot();
   const auto last = outputs_.entries.empty() && restored_.empty() ? std::span<const float>() : logits();
   const Metadata metadata = {{"essh", "state 2"},
@@ -69,14 +74,21 @@ void Session::save(const fs::path& path) const {
                              {"caches", traits(state.rows).name},
                              {"tier", tier_.name},
                              {"position", std::to_string(state.position)},
-                             {"sha256", state_digest(state, last)}};
-  std::vector<TensorSpec> specs = {{"logits", DType::F32, {last.size()}}};
+                             {"seed", std::to_string(sampler.seed)},
+                             {"draws", std::to_string(sampler.position)},
+                             {"sha256", state_digest(state, last, sampler)}};
+  std::vector<TensorSpec> specs = {{"logits", DType::F32, {last.size()}},
+                                   {"recent", DType::I32, {sampler.recent.size()}}};
   for (std::size_t i = 0; i < state.parts.size(); ++i)
     specs.push_back({part_name(i), DType::U8, {state.parts[i].size()}});
   SafetensorsWriter writer(path, specs, metadata);
   for (const auto& info : writer.tensors()) {
     if (info.name == "logits") {
       writer.write_as<float>(info, last);
+      continue;
+    }
+    if (info.name == "recent") {
+      writer.write(info, std::as_bytes(std::span(sampler.recent)));
       continue;
     }
     for (std::size_t i = 0; i < state.parts.size(); ++i) {
@@ -86,7 +98,7 @@ void Session::save(const fs::path& path) const {
   writer.commit();
 }
 
-void Session::restore(const fs::path& path) {
+SamplerState Session::restore(const fs::path& path) {
   const auto file = SafetensorsFile::open(path);
   const auto value = [&](const char* key) {
     const auto found = file.metadata().find(key);
@@ -102,7 +114,7 @@ void Session::restore(const fs::path& path) {
     fail(ErrorKind::BadFile, "{}: saved at tier {} ({}), this session runs {} ({})", path.string(),
          in_quotes(value("tier")), in_quotes(value("capacity")), tier_.name, sizes);
   }
-  StateSnapshot state{.capacity = tier_.capacity, .position = parse_position(value("position"), path)};
+  StateSnapshot state{.capacity = tier_.capacity, .position = parse_number<Index>(value("position"), "position", path)};
   for (const auto format : {Format::F32, Format::BF16}) {
     if (value("caches") == traits(format).name) state.rows = format;
   }
@@ -112,13 +124,20 @@ void Session::restore(const fs::path& path) {
     fail(ErrorKind::BadFile, "{}: the state has not the size of this model", path.string());
   std::vector<float> last(logits->elements());
   file.read_as<float>(*logits, last);
-  for (std::size_t i = 0; i + 1 < file.tensors().size(); ++i) {
+  SamplerState sampler{.seed = parse_number<std::uint64_t>(value("seed"), "seed", path),
+                       .position = parse_number<std::uint64_t>(value("draws"), "number of draws", path)};
+  const auto* recent = file.find("recent");
+  if (!recent || recent->dtype != DType::I32)
+    fail(ErrorKind::BadFile, "{}: the recent tokens are missing", path.string());
+  sampler.recent.resize(recent->elements());
+  file.read(*recent, std::as_writable_bytes(std::span(sampler.recent)));
+  for (std::size_t i = 0; i + 2 < file.tensors().size(); ++i) {
     const auto* info = file.find(part_name(i));
     if (!info) fail(ErrorKind::BadFile, "{}: the state has not the parts of this model", path.string());
     auto& part = state.parts.emplace_back(info->bytes());
     file.read(*info, part);
   }
-  if (state_digest(state, last) != value("sha256"))
+  if (state_digest(state, last, sampler) != value("sha256"))
     fail(ErrorKind::BadFile, "{}: damaged, its checksum does not match", path.string());
   Slot slot;
   try {
@@ -130,6 +149,7 @@ void Session::restore(const fs::path& path) {
   slot_ = slot;
   outputs_.entries.clear();
   restored_ = std::move(last);
+  return sampler;
 }
 
 void all_logits(Engine& engine, const Tier& tier, std::span<const std::int32_t> tokens, LogitsPath path,

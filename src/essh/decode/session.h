@@ -29,10 +29,10 @@ class Session {
   StateSnapshot snapshot() const { return engine_.snapshot(slot_); }
   void reset();
 
-  // The state with its model's hash, capacity, position and last logits. A file of another model or tier, or a damaged
-  // one, is refused.
-  void save(const std::filesystem::path& path) const;
-  void restore(const std::filesystem::path& path);
+  // The state with its model's hash, capacity, position and last logits, and the sampler that draws from it. A file of
+  // another model or tier, or a damaged one, is refused.
+  void save(const std::filesystem::path& path, const SamplerState& sampler = {}) const;
+  SamplerState restore(const std::filesystem::path& path);
 
  private:
   Engine& engine_;

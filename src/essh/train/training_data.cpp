@@ -26,8 +26,10 @@ TrainingData::TrainingData(const DataRecipe& recipe) : recipe_(recipe) {
   }
   dataset_.emplace(recipe.path);
   if (dataset_->valid().windows(recipe.context) == 0)
-    fail(ErrorKind::Usage, "{}: the validation split has {} tokens, too few for one sequence of {} + 1", recipe.path,
-         dataset_->valid().tokens(), recipe.context);
+    fail(ErrorKind::Usage,
+         "{}: the validation split has {} tokens, too few for one sequence of {} + 1; prepare it with a larger valid "
+         "fraction or more text, or set data.context lower",
+         recipe.path, dataset_->valid().tokens(), recipe.context);
 }
 
 std::unique_ptr<Sequences> TrainingData::training(std::uint64_t seed) const {
