@@ -18,25 +18,17 @@ constexpr cuda::MatmulType type_of() {
   return std::is_same_v<T, BFloat16> ? cuda::MatmulType::BFloat16 : cuda::MatmulType::Float32;
 }
 
-// The weights to multiply by, one after another: a single one where they follow each other in memory.
 template <class T>
-std::vector<Matrix<const T>> products(std::span<const Weight> weights, Index inner) {
+std::vector<Matrix<const T>> factors(std::span<const Weight> weights, Index inner) {
   std::vector<Matrix<const T>> all;
-  bool joined = true;
   for (const Weight& weight : weights) {
     if (weight.format != format_of<T>())
       fail(ErrorKind::Unsupported,
            "a linear map of {} with weights in {} does not run on CUDA; store the weights as {}",
            traits(format_of<T>()).name, traits(weight.format).name, traits(format_of<T>()).name);
     ESSH_ASSERT(weight.cols == inner);
-    if (weight.rows == 0) continue;
-    const auto matrix = weight.as<T>();
-    joined = joined && weight.is_dense() && (all.empty() || all.back().row(all.back().rows) == matrix.data);
-    all.push_back(matrix);
+    if (weight.rows > 0) all.push_back(weight.as<T>());
   }
-  if (!joined || all.size() < 2) return all;
-  for (std::size_t i = 1; i < all.size(); ++i) all[0].rows += all[i].rows;
-  all.resize(1);
   return all;
 }
 
@@ -120,7 +112,7 @@ void run(cuda::Stream& stream, const Linear<T, Out>& op) {
   Index outputs = 0;
   for (const Weight& weight : op.weights) outputs += weight.rows;
   ESSH_ASSERT(op.y.rows == op.x.rows && op.y.cols == outputs);
-  const auto weights = products<T>(op.weights, op.x.cols);
+  const auto weights = factors<T>(op.weights, op.x.cols);
   if (op.y.rows == 0 || outputs == 0) return;
   if (op.bits == RowBits::Alone)
     multiply_alone<T, Out>(stream, op, weights);
