@@ -6,6 +6,7 @@
 #include "apps/essh/verbs.h"
 #include "essh/base/error.h"
 #include "essh/base/log.h"
+#include "essh/base/signals.h"
 #include "essh/comm/group.h"
 
 namespace {
@@ -33,6 +34,7 @@ int run(int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  essh::install_signal_handlers();
   essh::comm::RankGuard ranks;
   try {
     return ranks.leave(run(argc, argv));
