@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <exception>
+#include <filesystem>
 #include <new>
 
 #include "apps/essh/verbs.h"
@@ -41,6 +42,9 @@ int main(int argc, char** argv) {
   } catch (const essh::Error& error) {
     fmt::print(stderr, "essh: {}\n", error.what());
     return ranks.leave(essh::exit_code(error.kind()));
+  } catch (const std::filesystem::filesystem_error& error) {
+    fmt::print(stderr, "essh: {}: {}\n", error.path1().string(), error.code().message());
+    return ranks.leave(essh::exit_code(essh::ErrorKind::BadFile));
   } catch (const std::bad_alloc&) {
     fmt::print(stderr, "essh: out of memory\n");
     return ranks.leave(essh::exit_code(essh::ErrorKind::OutOfMemory));
