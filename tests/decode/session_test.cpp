@@ -115,6 +115,7 @@ TEST_F(SessionTest, RestoredStateContinuesExactly) {
   EXPECT_TRUE(std::equal(first.logits().begin(), first.logits().end(), second.logits().begin()));
 }
 
+// M10
 TEST_F(SessionTest, WrongOrDamagedStatesAreRefused) {
   const auto tokens = random_tokens(10, 300, 8);
   Session session(engine, find_tier(engine.config(), "T4"));
