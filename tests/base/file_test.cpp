@@ -205,6 +205,16 @@ TEST_F(FileTest, SignalsRemoveTemporaries) {
   }
 }
 
+TEST_F(FileTest, AHandlerThatWasPutBackStillEndsTheProcess) {
+  const int status = status_of_child([] {
+    install_signal_handlers();
+    const auto usual = ::signal(SIGTERM, SIG_IGN);
+    ::signal(SIGTERM, usual);
+    ::raise(SIGTERM);
+  });
+  EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGTERM) << status;
+}
+
 TEST_F(FileTest, ALimitOnTheSizeOfFilesIsAnError) {
   const int status = status_of_child([&] {
     install_signal_handlers();

@@ -132,7 +132,10 @@ DurableFile::DurableFile(const fs::path& target) : name_(target.string()) {
   if (exists && ::access(place_->c_str(), W_OK) != 0)
     fail(ErrorKind::BadFile, "{}: cannot open for writing: {}", name_, reason());
   temporary_.emplace(*place_);
-  descriptor_ = open_or_fail(temporary_->path(), O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW, "writing");
+  descriptor_ = ::open(temporary_->path().c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0666);
+  if (descriptor_ < 0) {
+    fail(ErrorKind::BadFile, "{}: cannot write into its folder: {}", name_, reason());
+  }
   mark_in_use(descriptor_);
   if (exists) {
     // As far as this user may.

@@ -9,7 +9,8 @@ namespace {
 
 void end_by(int number) {
   remove_guarded_temporaries();
-  // SA_RESETHAND has restored the default; the signal arrives when this handler returns.
+  // Arrives when this handler returns. Reset here: whoever puts this handler back may do so without SA_RESETHAND.
+  ::signal(number, SIG_DFL);
   ::raise(number);
 }
 
@@ -25,7 +26,6 @@ void install_signal_handlers() {
     if (before.sa_handler == SIG_IGN) continue;  // as nohup wants it
     struct sigaction action {};
     action.sa_handler = end_by;
-    action.sa_flags = SA_RESETHAND;
     ::sigaction(number, &action, nullptr);
   }
 }
