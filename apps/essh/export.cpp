@@ -44,6 +44,17 @@ std::string folder_name(const ModelConfig& config, const Tier& tier) {
   return tier.name.starts_with("xi=") ? sizes_of(config, tier.capacity) : tier.name;
 }
 
+// What an export must leave alone: the model, and of a run its checkpoints and its other model as well.
+std::vector<fs::path> read_by_export(const fs::path& model, const fs::path& folder) {
+  if (folder == model) return {folder};
+  std::vector<fs::path> sources;
+  for (const auto& stage : {kPretrainingFiles, kRefinementFiles}) {
+    sources.push_back(model / stage.checkpoints);
+    sources.push_back(model / stage.model);
+  }
+  return sources;
+}
+
 void run(const Options& o) {
   const auto folder = model_of_run(o.model);
   const auto parent = load_model(folder);
@@ -54,10 +65,17 @@ void run(const Options& o) {
                         .existing = o.force ? ExistingFolder::Replace : ExistingFolder::Refuse};
   if (!o.shard_bytes.empty())
     options.shard_bytes = std::max<std::uint64_t>(1, parse_bytes(o.shard_bytes, "--shard-bytes"));
+  const auto target_of = [&](const Tier& tier) {
+    return several ? fs::path(o.out) / folder_name(parent.config, tier) : fs::path(o.out);
+  };
+  // Before the first of them is written.
+  for (const auto& tier : tiers) {
+    for (const auto& source : read_by_export(o.model, folder)) refuse_overlap(source, target_of(tier));
+  }
   if (several) make_folder(o.out);
   Json list = Json::array();
   for (const auto& tier : tiers) {
-    const fs::path target = several ? fs::path(o.out) / folder_name(parent.config, tier) : fs::path(o.out);
+    const fs::path target = target_of(tier);
     export_tier(parent, folder, hash, tier, target, options);
     const auto cost = cost_of(parent.config, tier.capacity);
     log::info("{:<5} {:>3} channels {:>6} ffn {:>14} parameters  {}", tier.name, tier.capacity.channels,

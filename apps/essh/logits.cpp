@@ -41,6 +41,9 @@ void run(const Options& o) {
   Engine engine(StoredModel::open(model_of_run(o.model)), device.stream, o.device.engine());
   const auto tier = find_tier(engine.config(), o.tier);
   const auto tokens = read_tokens(o.tokens);
+  std::error_code absent;
+  if (std::filesystem::equivalent(o.tokens, o.out, absent))
+    fail(ErrorKind::Usage, "{}: is read from; choose another name for the logits", o.out);
   DurableFile file(o.out);
   file.write(npy_header(tokens.size(), static_cast<std::size_t>(engine.config().vocab_size)));
   const auto path = o.path == "recurrent" ? LogitsPath::Recurrent : LogitsPath::Parallel;

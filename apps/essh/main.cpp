@@ -1,11 +1,13 @@
 #include <fmt/format.h>
 
 #include <exception>
+#include <filesystem>
 #include <new>
 
 #include "apps/essh/verbs.h"
 #include "essh/base/error.h"
 #include "essh/base/log.h"
+#include "essh/base/signals.h"
 #include "essh/comm/group.h"
 
 namespace {
@@ -33,12 +35,16 @@ int run(int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  essh::install_signal_handlers();
   essh::comm::RankGuard ranks;
   try {
     return ranks.leave(run(argc, argv));
   } catch (const essh::Error& error) {
     fmt::print(stderr, "essh: {}\n", error.what());
     return ranks.leave(essh::exit_code(error.kind()));
+  } catch (const std::filesystem::filesystem_error& error) {
+    fmt::print(stderr, "essh: {}: {}\n", error.path1().string(), error.code().message());
+    return ranks.leave(essh::exit_code(essh::ErrorKind::BadFile));
   } catch (const std::bad_alloc&) {
     fmt::print(stderr, "essh: out of memory\n");
     return ranks.leave(essh::exit_code(essh::ErrorKind::OutOfMemory));

@@ -24,6 +24,8 @@ void add_refine(CLI::App& app) {
       ->allow_extra_args(false);
   verb->add_option("--stop-after", o->options.stop_after, "save and stop after this many steps")
       ->check(CLI::NonNegativeNumber);
+  verb->add_flag("--restart", o->options.restart,
+                 "start over at step 0; what was produced so far is kept as NAME.1, NAME.2, ...");
   o->device.add_places(*verb);
   verb->footer("Example: essh refine runs/tiny");
   verb->callback([o] {

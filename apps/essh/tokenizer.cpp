@@ -21,6 +21,8 @@
 #include "essh/base/progress.h"
 #include "essh/base/thread_pool.h"
 #include "essh/base/units.h"
+#include "essh/data/document_reader.h"
+#include "essh/data/source_list.h"
 #include "essh/text/bpe_trainer.h"
 
 namespace essh::verbs {
@@ -43,47 +45,56 @@ void write_standard_output(std::string_view bytes) {
 }
 
 struct TrainArguments {
-  std::vector<fs::path> inputs;
+  std::vector<std::string> inputs;
   fs::path output;
+  std::string format = "auto";
+  std::string field = "text";
   BpeTrainingOptions options;
   std::uint64_t max_words = 10'000'000;
   int threads = available_cores();
   bool json = false;
 };
 
-// The files named, and those in the folders named, by name within each folder.
-std::vector<fs::path> input_files(const std::vector<fs::path>& inputs) {
-  std::vector<fs::path> files;
-  for (const fs::path& input : inputs) {
-    if (!fs::exists(input)) fail(ErrorKind::Usage, "{}: there is no such file or folder", input.string());
-    if (!fs::is_directory(input)) {
-      files.push_back(input);
-      continue;
+// Counts the words of one source, read as `essh prepare` reads it.
+void count_words(const SourceFile& source, const std::string& field, BpeWordCounter& counter,
+                 std::uint64_t& bad_lines) {
+  const auto reader = open_document_reader(source.path, parse_format(source.format), field);
+  Block block;
+  while (reader->read(block)) {
+    decode_block(block, field);
+    for (const auto& bad : block.bad_lines) {
+      if (bad_lines == 0) log::warn("{}:{}: {}, skipped", source.path, bad.number, describe(bad.fault, field));
     }
-    const auto first = static_cast<std::ptrdiff_t>(files.size());
-    for (const auto& entry : fs::recursive_directory_iterator(input, fs::directory_options::skip_permission_denied)) {
-      if (entry.is_regular_file()) files.push_back(entry.path());
-    }
-    std::sort(files.begin() + first, files.end());
+    bad_lines += block.bad_count;
+    for (const auto& piece : block.pieces)
+      counter.add_text(std::string_view(block.text).substr(piece.begin, piece.size));
+    block.clear();
   }
-  return files;
 }
 
 void train(const TrainArguments& arguments) {
   check_training_options(arguments.options);
-  const std::vector<fs::path> files = input_files(arguments.inputs);
+  const auto format = arguments.format == "auto" ? std::nullopt : std::optional(parse_format(arguments.format));
+  const auto files = find_sources(arguments.inputs, format, {});
   double total = 0;
-  for (const fs::path& file : files) total += static_cast<double>(fs::file_size(file));
+  for (const auto& file : files) {
+    total += static_cast<double>(file.size);
+    std::error_code absent;
+    if (fs::equivalent(file.path, arguments.output, absent))
+      fail(ErrorKind::Usage, "{}: is read from; choose another name for the tokenizer", arguments.output.string());
+  }
   BpeWordCounter counter(arguments.options.pattern, arguments.options.special_tokens, arguments.max_words,
                          arguments.threads);
+  std::uint64_t bad_lines = 0;
   {
     Progress progress("counting words", total, "MB", 1e6);
-    for (const fs::path& file : files) {
-      counter.add_file(file);
+    for (const auto& file : files) {
+      count_words(file, arguments.field, counter, bad_lines);
       progress.update(static_cast<double>(counter.bytes()));
     }
     progress.finish();
   }
+  if (bad_lines > 0) log::warn("{} bad lines were left out", bad_lines);
   const WordCounts words = counter.take();
   if (words.empty()) fail(ErrorKind::Usage, "the files hold no text to train on");
   if (counter.forgotten() > 0) {
@@ -229,8 +240,15 @@ std::vector<TokenId> parse_ids(std::string_view text) {
 void add_training(CLI::App& app) {
   auto arguments = std::make_shared<TrainArguments>();
   auto* verb = app.add_subcommand("train", "learn a byte-level BPE vocabulary from text");
-  verb->add_option("inputs", arguments->inputs, "text files and folders of them")->required();
+  verb->add_option("inputs", arguments->inputs,
+                   "files, folders, patterns, or - for standard input; what `essh prepare` reads")
+      ->required();
   verb->add_option("-o,--output", arguments->output, "the tokenizer.json to write")->required();
+  verb->add_option("--format", arguments->format, "of all files, instead of by their names")
+      ->check(CLI::IsMember({"auto", "text", "jsonl", "fasta", "parquet"}))
+      ->capture_default_str();
+  verb->add_option("--field", arguments->field, "the JSONL field or Parquet column that holds the text")
+      ->capture_default_str();
   verb->add_option("--vocab-size", arguments->options.vocab_size, "entries, with the 256 bytes and the special tokens")
       ->capture_default_str();
   verb->add_option("--pattern", arguments->options.pattern, "how text is cut into words: gpt2 or llama3")

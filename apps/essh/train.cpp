@@ -78,6 +78,8 @@ void add_train(CLI::App& app) {
       ->allow_extra_args(false);
   verb->add_option("--stop-after", o->run.stop_after, "save and stop after this many steps, as a signal would")
       ->check(CLI::NonNegativeNumber);
+  verb->add_flag("--restart", o->run.restart,
+                 "start over at step 0; what was produced so far is kept as NAME.1, NAME.2, ...");
   o->device.add_places(*verb);
   verb->add_flag("--dry-run", o->dry_run, "print parameters, memory, FLOPs and the expected time, then stop");
   verb->add_flag("--json", o->json, "print JSON (with --dry-run)");

@@ -6,6 +6,8 @@
 #include "apps/essh/verbs.h"
 #include "essh/base/error.h"
 #include "essh/base/json.h"
+#include "essh/base/log.h"
+#include "essh/base/temporary.h"
 #include "essh/store/run_folder.h"
 
 namespace essh::verbs {
@@ -23,6 +25,12 @@ void run(const Options& o) {
   Json list = Json::array();
   std::size_t bad = 0;
   for (const auto& model : o.models) {
+    // `exports/*` also finds what another command is writing, or a killed one left behind.
+    const auto path = std::filesystem::path(model) / "";
+    if (is_temporary_name(path.parent_path().filename().string())) {
+      log::warn("{}: an unfinished folder, passed over", model);
+      continue;
+    }
     const auto result = verify_model(
         model, o.parent.empty() ? std::nullopt : std::optional<std::filesystem::path>(model_of_run(o.parent)),
         device.stream, o.device.chosen_precision());
@@ -34,6 +42,7 @@ void run(const Options& o) {
     }
     list.push_back({{"model", model}, {"good", result.good()}, {"checks", checks}});
   }
+  if (list.empty()) fail(ErrorKind::Usage, "verify: none of these is a finished model folder");
   if (o.json) fmt::print("{}\n", to_text({{"good", bad == 0}, {"models", list}}, 2));
   if (bad > 0) fail(ErrorKind::BadFile, "{} of {} folders failed verification", bad, o.models.size());
 }

@@ -1,7 +1,11 @@
-"""Training that is killed at random moments and started again ends with the same bits as an unbroken one."""
+"""Training that is killed at random moments and started again ends with the same bits as an unbroken one (T1).
+
+usage: ESSH=./essh tests/cli/train_kill.py [--kills N]    (6)
+"""
 import argparse
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -50,6 +54,8 @@ class TrainKill(unittest.TestCase):
                 self.assertEqual(weights(folder), expected)
                 left = [name for _, names, _ in os.walk(folder) for name in names if ".tmp-" in name]
                 self.assertEqual(left, [], "folders of crashed writes stay")
+                shutil.rmtree(folder)
+            print(f"{KILLS} kills, {finished} runs to the end, {continued} continued")
             self.assertGreater(continued, KILLS // 3, "hardly any run was continued: the test proves nothing")
 
 

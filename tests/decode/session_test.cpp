@@ -143,6 +143,7 @@ TEST_F(SessionTest, TwoHalvesThroughAFileDrawWhatOneRunDraws) {
   }
 }
 
+// M10
 TEST_F(SessionTest, WrongOrDamagedStatesAreRefused) {
   const auto tokens = random_tokens(10, 300, 8);
   Session session(engine, find_tier(engine.config(), "T4"));

@@ -6,9 +6,12 @@
 #include <cmath>
 #include <cstdlib>
 #include <fstream>
+#include <sstream>
 
 #include "essh/export/verify.h"
 #include "essh/model/slice.h"
+#include "essh/store/manifest.h"
+#include "essh/text/tokenizer.h"
 #include "tests/model/small_model.h"
 
 namespace essh {
@@ -23,13 +26,14 @@ struct ExportTest : ::testing::Test {
   void SetUp() override {
     std::string pattern = (fs::temp_directory_path() / "essh-export-XXXXXX").string();
     folder = ::mkdtemp(pattern.data());
+    config.vocab_size = 16;
     config.intermediate_size = 320;
     config.spectral_channels = 9;
     config.elastic = two_rate(9, 320, deployment_budgets());
     Parameters<float> parameters(config);
     fill_randomly(parameters, 12, 0.2);
-    save_model(folder / "family", config, parameters, full_capacity(config), {});
-    write_durably(folder / "family" / "tokenizer.json", "{}");
+    write_durably(folder / "tokenizer.json", make_nucleotide_tokenizer()->to_json());
+    save_model(folder / "family", config, parameters, full_capacity(config), {.copied = {folder / "tokenizer.json"}});
   }
   void TearDown() override { fs::remove_all(folder); }
 
@@ -101,6 +105,60 @@ TEST_F(ExportTest, VerifyFindsWhatIsWrong) {
   EXPECT_NE(faults(verify_model(folder / "T3", std::nullopt, stream)).find("config.json asks for"), std::string::npos);
   fs::remove(folder / "T5" / "model.safetensors");
   EXPECT_FALSE(verify_model(folder / "T5", std::nullopt, stream).good());
+}
+
+TEST_F(ExportTest, VerifyWantsEveryFileListed) {
+  export_all({});
+  const auto model = folder / "T4";
+  const auto found = [&] { return faults(verify_model(model, std::nullopt, stream)); };
+  EXPECT_EQ(found(), "");
+  std::ofstream(model / ".gitattributes") << "of another tool";
+  EXPECT_EQ(found(), "");
+  std::ofstream(model / "extra.bin") << "?";
+  EXPECT_NE(found().find("\"extra.bin\" is not listed"), std::string::npos);
+  fs::remove(model / "extra.bin");
+  // Changed weights, and a manifest that does not know them.
+  const auto sums = read_text(model / "SHA256SUMS", 10000);
+  std::string fewer;
+  std::istringstream lines(sums);
+  for (std::string line; std::getline(lines, line);) {
+    if (!line.ends_with("model.safetensors")) fewer += line + "\n";
+  }
+  write_durably(model / "SHA256SUMS", fewer);
+  EXPECT_NE(found().find("\"model.safetensors\" is not listed"), std::string::npos);
+}
+
+TEST_F(ExportTest, VerifyReadsTheTokenizer) {
+  export_all({});
+  const auto model = folder / "T4";
+  const auto found = [&](bool with_parent) {
+    fs::remove(model / "SHA256SUMS");
+    write_manifest(model);  // so that the hashes have nothing to say
+    return faults(verify_model(model, with_parent ? std::optional(folder / "family") : std::nullopt, stream));
+  };
+  EXPECT_EQ(found(true), "");
+  write_durably(model / "tokenizer.json", "{\"model\": {}}");
+  EXPECT_NE(found(false).find("tokenizer: "), std::string::npos);
+  write_durably(model / "tokenizer.json", make_byte_tokenizer()->to_json());
+  EXPECT_NE(found(false).find("257 entries"), std::string::npos);
+  write_durably(model / "tokenizer.json", make_nucleotide_tokenizer()->to_json() + " ");
+  EXPECT_NE(found(true).find("not the tokenizer of"), std::string::npos);
+  fs::remove(model / "tokenizer.json");
+  EXPECT_NE(found(false).find("tokenizer.json: is missing"), std::string::npos) << "essh.json names it";
+  write_durably(model / "essh.json", "{}");
+  EXPECT_EQ(found(false), "");
+  EXPECT_NE(found(true).find("tokenizer.json: is missing"), std::string::npos) << "the parent has one";
+}
+
+TEST_F(ExportTest, TheSourceIsNeverATarget) {
+  const auto parent = load_model(folder / "family");
+  const auto hash = model_hash(folder / "family");
+  for (const auto& target : {folder / "family", folder / "family" / "T1", folder}) {
+    EXPECT_THROW(export_tier(parent, folder / "family", hash, tiers_of(config)[0], target,
+                             {.existing = ExistingFolder::Replace}),
+                 Error);
+    EXPECT_EQ(model_hash(folder / "family"), hash);
+  }
 }
 
 TEST_F(ExportTest, AnExistingFolderIsKeptUnlessAskedOtherwise) {

@@ -96,6 +96,7 @@ TEST(Capacity, NamesAreFoundOrExplained) {
   EXPECT_THROW(preset("370n"), Error);
 }
 
+// M6
 TEST(Config, RoundTripsAndNamesContradictions) {
   const auto config = preset("1.5b");
   EXPECT_EQ(to_text(config_json(parse_config(config_json(config), "c"))), to_text(config_json(config)));

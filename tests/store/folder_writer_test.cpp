@@ -1,5 +1,6 @@
 #include "essh/store/folder_writer.h"
 
+#include <fcntl.h>
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -170,13 +171,58 @@ TEST_F(FolderWriterTest, LeftoversOfEndedProcessesAreRemoved) {
              alive = folder / fmt::format("model.tmp-{}", ::getpid());
   for (const auto& path : {ended, alive, folder / "model.tmp-", folder / "model.tmp-12x", folder / "model"})
     fs::create_directories(path / "inside");
-  std::ofstream(folder / fmt::format("file.tmp-{}", child)) << "not a folder";
-  remove_leftovers(folder);
+  const auto file = folder / fmt::format("file.tmp-{}", child);
+  std::ofstream(file) << "a file";
+  remove_leftovers(folder, "model");
   EXPECT_FALSE(fs::exists(ended));
-  for (const auto& path : {alive, folder / "model.tmp-", folder / "model.tmp-12x", folder / "model",
-                           folder / fmt::format("file.tmp-{}", child)})
+  EXPECT_TRUE(fs::exists(file)) << "of another target";
+  remove_leftovers(folder);
+  EXPECT_FALSE(fs::exists(file));
+  for (const auto& path : {alive, folder / "model.tmp-", folder / "model.tmp-12x", folder / "model"})
     EXPECT_TRUE(fs::exists(path)) << path;
   remove_leftovers(folder / "nothing here");
+
+  // A writer on another machine shows by its lock alone.
+  fs::create_directories(ended);
+  const int held = ::open(ended.c_str(), O_RDONLY | O_DIRECTORY);
+  mark_in_use(held);
+  remove_leftovers(folder);
+  EXPECT_TRUE(fs::exists(ended));
+  ::close(held);
+  fs::remove_all(target);
+  FolderWriter writer(target);
+  EXPECT_FALSE(fs::exists(ended)) << "the next writer of the same folder cleans up";
+}
+
+TEST_F(FolderWriterTest, FilesOfOthersAreNotDeleted) {
+  write_version(target, 1);
+  for (const char* name : {"notes.txt", "sub/notes.txt", ".hidden"}) {
+    std::ofstream(target / name) << "mine";
+    EXPECT_NE(message_of([&] { write_version(target, 2); }).find(name), std::string::npos);
+    EXPECT_EQ(read_text(target / name, 10), "mine");
+    fs::remove(target / name);
+  }
+  fs::create_symlink(folder, target / "link");
+  EXPECT_NE(message_of([&] { write_version(target, 2); }).find("\"link\""), std::string::npos);
+  fs::remove(target / "link");
+  EXPECT_EQ(whole_version(target), 1);
+  write_version(target, 2);
+  EXPECT_EQ(whole_version(target), 2);
+}
+
+TEST_F(FolderWriterTest, OverlapIsFoundThroughLinksAndDots) {
+  fs::create_directories(folder / "a" / "b");
+  fs::create_directories(folder / "ab");
+  fs::create_directory_symlink(folder / "a", folder / "link");
+  const auto overlap = [&](const fs::path& path) { return message_of([&] { refuse_overlap(folder / "a", path); }); };
+  EXPECT_EQ(overlap(folder / "ab"), "no error");
+  EXPECT_EQ(overlap(folder / "new"), "no error");
+  EXPECT_NE(overlap(folder / "a").find(": is "), std::string::npos);
+  EXPECT_NE(overlap(folder / "a" / "").find(": is "), std::string::npos);
+  EXPECT_NE(overlap(folder / "ab" / ".." / "a").find(": is "), std::string::npos);
+  EXPECT_NE(overlap(folder / "link").find(": is "), std::string::npos);
+  EXPECT_NE(overlap(folder / "link" / "new").find("lies inside"), std::string::npos);
+  EXPECT_NE(overlap(folder).find("contains"), std::string::npos);
 }
 
 }  // namespace

@@ -124,6 +124,7 @@ TEST_F(TensorFilesTest, MalformedIndex) {
   EXPECT_EQ(refusal(), "the key \"a\" occurs twice in one object");
 }
 
+// M5
 TEST_F(TensorFilesTest, NamesOutsideTheFolderAreNeverOpened) {
   fs::create_directory(folder / "sub");
   write_ten(folder / "sub", 4000);

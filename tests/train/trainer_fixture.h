@@ -21,17 +21,21 @@ struct TrainerTest : ::testing::Test {
   void SetUp() override {
     std::string pattern = (fs::temp_directory_path() / "essh-train-XXXXXX").string();
     folder = ::mkdtemp(pattern.data());
+    prepare_data("word", folder / "data");
+  }
+  // A dataset in which `word` is repeated with numbers.
+  void prepare_data(const std::string& word, const fs::path& target) {
     std::ofstream text(folder / "text.txt");
     Rng rng(1);
     for (int document = 0; document < 60; ++document) {
-      for (int word = 0; word < 120; ++word) text << "word" << rng.below(12) << (word % 9 == 8 ? ".\n" : " ");
+      for (int i = 0; i < 120; ++i) text << word << rng.below(12) << (i % 9 == 8 ? ".\n" : " ");
       text << "\n<|endoftext|>\n";
     }
     text.close();
     const auto tokenizer = std::shared_ptr<Tokenizer>(make_byte_tokenizer());
     PrepareOptions options;
     options.inputs = {(folder / "text.txt").string()};
-    options.folder = folder / "data";
+    options.folder = target;
     options.valid_fraction = 0.2;
     prepare(options, {.format = {.tokenizer_hash = tokenizer->hash(), .vocab_size = tokenizer->vocab_size()},
                       .eos_id = *tokenizer->eos(),

@@ -89,6 +89,7 @@ TEST_F(TrainerTest, AnInterruptedRunFolderEndsWithTheSameModel) {
   EXPECT_EQ(model_hash(folder / "whole" / "pretrained"), model_hash(folder / "pieces" / "pretrained"));
 }
 
+// T2
 TEST_F(TrainerTest, ADiskFullAtAnyMomentKeepsTheLastGoodCheckpoint) {
   Setup setup(recipe(), 1);
   auto trainer = setup.trainer();
@@ -203,6 +204,7 @@ TEST_F(TrainerTest, StatesOfAnotherAlgorithmAreRefused) {
   }
 }
 
+// T4
 TEST_F(TrainerTest, NonFiniteGradientsNeverReachTheWeights) {
   for (const char* policy : {"stop", "skip"}) {
     Setup setup(recipe({std::string("run.nonfinite=") + policy}), 1);

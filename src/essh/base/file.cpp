@@ -2,12 +2,12 @@
 
 #include <fcntl.h>
 #include <sys/file.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <cerrno>
+#include <charconv>
 #include <cstdio>
 #include <cstring>
 
@@ -42,14 +42,55 @@ std::uint64_t regular_size(int descriptor, const fs::path& path) {
   struct stat status {};
   if (::fstat(descriptor, &status) != 0 || !S_ISREG(status.st_mode)) {
     ::close(descriptor);
-    fail(ErrorKind::BadFile, "{}: not a regular file", path.string());
+    fail(ErrorKind::BadFile, "{}: {}", path.string(),
+         S_ISDIR(status.st_mode) ? "is a folder, not a file" : "not a regular file; copy its contents into one");
   }
   return static_cast<std::uint64_t>(status.st_size);
 }
 
+std::string write_remedy() {
+  return errno == EFBIG ? "raise the limit on the size of files (ulimit -f)" : "free some space and try again";
+}
+
+// The path after its links, which need not lead to a file that exists.
+fs::path followed(fs::path path) {
+  constexpr int kMostLinks = 40;  // as the kernel
+  std::error_code failed;
+  for (int i = 0; i < kMostLinks; ++i) {
+    if (!fs::is_symlink(fs::symlink_status(path, failed))) return path;
+    const auto to = fs::read_symlink(path, failed);
+    if (failed) fail(ErrorKind::BadFile, "{}: cannot follow the link: {}", path.string(), failed.message());
+    path = to.is_absolute() ? to : path.parent_path() / to;
+  }
+  fail(ErrorKind::BadFile, "{}: too many links", path.string());
+}
+
+// N of a path that stands for a descriptor of this process, such as /dev/stdout or /dev/fd/3; else -1. Its file is
+// written where the descriptor stands, as a shell's redirection means it.
+int own_descriptor(const fs::path& path) {
+  std::error_code failed;
+  const auto own = fs::canonical("/proc/self/fd", failed);
+  if (failed) return -1;
+  auto at = path;
+  for (int i = 0; i < 8 && fs::is_symlink(fs::symlink_status(at, failed)); ++i) {
+    const auto folder = fs::canonical(at.has_parent_path() ? at.parent_path() : fs::path("."), failed);
+    if (failed) return -1;
+    int number = -1;
+    const auto name = at.filename().string();
+    const auto [rest, status] = std::from_chars(name.data(), name.data() + name.size(), number);
+    if (folder == own && status == std::errc{} && rest == name.data() + name.size()) return number;
+    const auto to = fs::read_symlink(at, failed);
+    if (failed) return -1;
+    at = to.is_absolute() ? to : folder / to;
+  }
+  return -1;
+}
+
 }  // namespace
 
-InputFile::InputFile(const fs::path& path) : path_(path), descriptor_(open_or_fail(path, O_RDONLY, "reading")) {
+// O_NONBLOCK: opening a pipe must not wait for its writer before the pipe is refused.
+InputFile::InputFile(const fs::path& path)
+    : path_(path), descriptor_(open_or_fail(path, O_RDONLY | O_NONBLOCK, "reading")) {
   size_ = regular_size(descriptor_, path_);
 }
 
@@ -73,35 +114,38 @@ void InputFile::read(std::uint64_t offset, std::span<std::byte> out) const {
   }
 }
 
-MappedFile::MappedFile(const fs::path& path) {
-  const int descriptor = open_or_fail(path, O_RDONLY, "reading");
-  const auto size = regular_size(descriptor, path);
-  if (size > 0) {
-    void* address = ::mmap(nullptr, size, PROT_READ, MAP_SHARED, descriptor, 0);
-    if (address == MAP_FAILED) {
-      ::close(descriptor);
-      fail(ErrorKind::BadFile, "{}: cannot map {} bytes: {}", path.string(), size, reason());
-    }
-    bytes_ = {static_cast<const std::byte*>(address), size};
+DurableFile::DurableFile(const fs::path& target) : name_(target.string()) {
+  struct stat status {};
+  const bool exists = ::stat(target.c_str(), &status) == 0;
+  if (exists && S_ISDIR(status.st_mode)) fail(ErrorKind::Usage, "{}: is a folder; give the name of a file", name_);
+  if (const int own = own_descriptor(target); own >= 0) {
+    descriptor_ = ::fcntl(own, F_DUPFD_CLOEXEC, 0);
+    if (descriptor_ < 0) fail(ErrorKind::BadFile, "{}: cannot open for writing: {}", name_, reason());
+    return;
   }
-  ::close(descriptor);
-}
-
-MappedFile::MappedFile(MappedFile&& other) noexcept : bytes_(std::exchange(other.bytes_, {})) {}
-
-MappedFile::~MappedFile() {
-  if (!bytes_.empty()) ::munmap(const_cast<std::byte*>(bytes_.data()), bytes_.size());
-}
-
-DurableFile::DurableFile(const fs::path& target) : target_(target) {
-  temporary_ = target;
-  temporary_ += fmt::format(".tmp-{}", ::getpid());
-  descriptor_ = open_or_fail(temporary_, O_WRONLY | O_CREAT | O_TRUNC, "writing");
+  if (exists && !S_ISREG(status.st_mode)) {
+    descriptor_ = open_or_fail(target, O_WRONLY, "writing");
+    return;
+  }
+  place_ = followed(target);
+  // A rename would also replace a file that its owner has protected.
+  if (exists && ::access(place_->c_str(), W_OK) != 0)
+    fail(ErrorKind::BadFile, "{}: cannot open for writing: {}", name_, reason());
+  temporary_.emplace(*place_);
+  descriptor_ = ::open(temporary_->path().c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0666);
+  if (descriptor_ < 0) {
+    fail(ErrorKind::BadFile, "{}: cannot write into its folder: {}", name_, reason());
+  }
+  mark_in_use(descriptor_);
+  if (exists) {
+    // As far as this user may.
+    if (::fchown(descriptor_, status.st_uid, status.st_gid) != 0) errno = 0;
+    if (::fchmod(descriptor_, status.st_mode & 07777) != 0) errno = 0;
+  }
 }
 
 DurableFile::~DurableFile() {
   if (descriptor_ >= 0) ::close(descriptor_);
-  if (!temporary_.empty()) ::unlink(temporary_.c_str());
 }
 
 void DurableFile::write(std::span<const std::byte> bytes) {
@@ -109,28 +153,30 @@ void DurableFile::write(std::span<const std::byte> bytes) {
   while (done < bytes.size()) {
     const auto put = injected_failure() ? -1 : ::write(descriptor_, bytes.data() + done, bytes.size() - done);
     if (put < 0 && errno == EINTR) continue;
-    if (put < 0)
-      fail(ErrorKind::BadFile, "{}: write failed: {}; free some space and try again, nothing was replaced",
-           target_.string(), reason());
+    if (put < 0) {
+      fail(ErrorKind::BadFile, "{}: write failed: {}; {}{}", name_, reason(), write_remedy(),
+           place_ ? ", nothing was replaced" : "");
+    }
     done += static_cast<std::size_t>(put);
   }
   written_ += bytes.size();
 }
 
 void DurableFile::commit() {
-  if (injected_failure() || ::fsync(descriptor_) != 0)
-    fail(ErrorKind::BadFile, "{}: fsync failed: {}", target_.string(), reason());
+  if (injected_failure() || (::fsync(descriptor_) != 0 && (place_ || (errno != EINVAL && errno != EROFS))))
+    fail(ErrorKind::BadFile, "{}: fsync failed: {}", name_, reason());
   const int descriptor = std::exchange(descriptor_, -1);
-  if (::close(descriptor) != 0) fail(ErrorKind::BadFile, "{}: close failed: {}", target_.string(), reason());
-  if (injected_failure() || ::rename(temporary_.c_str(), target_.c_str()) != 0) {
-    fail(ErrorKind::BadFile, "{}: rename failed: {}", target_.string(), reason());
+  if (::close(descriptor) != 0) fail(ErrorKind::BadFile, "{}: close failed: {}", name_, reason());
+  if (!place_) return;
+  if (injected_failure() || ::rename(temporary_->path().c_str(), place_->c_str()) != 0) {
+    fail(ErrorKind::BadFile, "{}: rename failed: {}", name_, reason());
   }
-  temporary_.clear();
-  sync_folder(target_.parent_path());
+  temporary_->release();
+  sync_folder(place_->parent_path());
 }
 
 AppendFile::AppendFile(const fs::path& path, std::uint64_t keep)
-    : path_(path), descriptor_(open_or_fail(path, O_RDWR | O_CREAT, "writing")), size_(keep) {
+    : path_(path), descriptor_(open_or_fail(path, O_RDWR | O_CREAT | O_NONBLOCK, "writing")), size_(keep) {
   const auto found = regular_size(descriptor_, path_);
   if (found >= keep && ::ftruncate(descriptor_, static_cast<off_t>(keep)) == 0) return;
   const std::string why = found < keep ? fmt::format("{} bytes, expected at least {}", found, keep) : reason();
@@ -156,8 +202,7 @@ void AppendFile::overwrite(std::uint64_t offset, std::span<const std::byte> byte
                                         : ::pwrite(descriptor_, bytes.data() + done, bytes.size() - done,
                                                    static_cast<off_t>(offset + done));
     if (put < 0 && errno == EINTR) continue;
-    if (put < 0)
-      fail(ErrorKind::BadFile, "{}: write failed: {}; free some space and try again", path_.string(), reason());
+    if (put < 0) fail(ErrorKind::BadFile, "{}: write failed: {}; {}", path_.string(), reason(), write_remedy());
     done += static_cast<std::size_t>(put);
   }
 }
@@ -231,15 +276,17 @@ void make_folder(const fs::path& folder) {
 }
 
 FileLock::FileLock(const fs::path& path) {
-  descriptor_ = open_or_fail(path, O_RDWR | O_CREAT, "locking");
+  descriptor_ = open_or_fail(path, O_RDWR | O_CREAT | O_NOFOLLOW, "locking");
   if (::flock(descriptor_, LOCK_EX | LOCK_NB) != 0) {
-    char holder[64] = {};
+    char holder[320] = {};
     const auto got = ::pread(descriptor_, holder, sizeof holder - 1, 0);
     ::close(descriptor_);
     fail(ErrorKind::Usage, "{}: in use by another process{}; wait for it or use another folder", path.string(),
          got > 0 ? fmt::format(" ({})", holder) : "");
   }
-  const auto text = fmt::format("pid {}", ::getpid());
+  char host[256] = {};
+  ::gethostname(host, sizeof host - 1);
+  const auto text = fmt::format("pid {} on {}", ::getpid(), host);
   if (::ftruncate(descriptor_, 0) != 0 || ::pwrite(descriptor_, text.data(), text.size(), 0) < 0) {
     ::close(descriptor_);
     fail(ErrorKind::BadFile, "{}: cannot write the lock: {}", path.string(), reason());

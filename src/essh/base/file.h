@@ -2,14 +2,18 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "essh/base/temporary.h"
+
 namespace essh {
 
-// A file open for reading by position. Never mapped: a file that shrinks under us is an error, not a signal.
+// A regular file open for reading by position; anything else is refused, without waiting for the writer of a pipe.
+// A file that shrinks under us is an error.
 class InputFile {
  public:
   explicit InputFile(const std::filesystem::path& path);
@@ -31,23 +35,9 @@ class InputFile {
   std::uint64_t size_ = 0;
 };
 
-// A read-only mapping for data whose writer we trust (token shards). The file may not shrink while mapped.
-class MappedFile {
- public:
-  explicit MappedFile(const std::filesystem::path& path);
-  ~MappedFile();
-  MappedFile(MappedFile&& other) noexcept;
-  MappedFile(const MappedFile&) = delete;
-  MappedFile& operator=(const MappedFile&) = delete;
-  MappedFile& operator=(MappedFile&&) = delete;
-  std::span<const std::byte> bytes() const { return bytes_; }
-
- private:
-  std::span<const std::byte> bytes_;
-};
-
 // Writes a file that appears whole or not at all: a temporary beside the target, fsync, rename, fsync of the folder.
-// Without commit() the temporary is removed.
+// Without commit() the temporary is removed. Links are followed, and a replaced file keeps its mode. A target that is
+// no regular file (a device, a pipe, /dev/stdout) is written to as it stands.
 class DurableFile {
  public:
   explicit DurableFile(const std::filesystem::path& target);
@@ -59,10 +49,13 @@ class DurableFile {
   void write(std::string_view text) { write(std::as_bytes(std::span(text))); }
   std::uint64_t written() const { return written_; }
   void commit();
+  // Where the file will stand, links followed; nothing for a target that is written through.
+  const std::optional<std::filesystem::path>& place() const { return place_; }
 
  private:
-  std::filesystem::path target_;
-  std::filesystem::path temporary_;
+  std::string name_;  // as messages give it
+  std::optional<std::filesystem::path> place_;
+  std::optional<TemporaryPath> temporary_;
   int descriptor_ = -1;
   std::uint64_t written_ = 0;
 };

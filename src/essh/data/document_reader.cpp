@@ -55,6 +55,8 @@ std::unique_ptr<DocumentReader> open_document_reader(const std::filesystem::path
     case CorpusFormat::Fasta:
       return std::make_unique<FastaReader>(path, start);
     case CorpusFormat::Parquet:
+      if (!std::filesystem::is_regular_file(path))
+        fail(ErrorKind::Unsupported, "{}: Parquet is read from regular files only; copy it into one", path.string());
       return open_parquet_reader(path, field, start.offset);
   }
   fail(ErrorKind::Internal, "unknown corpus format");

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "essh/base/file.h"
+#include "essh/base/mapped_file.h"
 #include "essh/config/field.h"
 
 namespace essh {

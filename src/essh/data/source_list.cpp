@@ -112,7 +112,7 @@ std::vector<SourceFile> find_sources(const std::vector<std::string>& words, std:
   Finder finder(format, exclude);
   for (const auto& word : words) finder.add(word);
   auto sources = std::move(finder).sources();
-  if (sources.empty()) fail(ErrorKind::Usage, "nothing to prepare: no files were named or found");
+  if (sources.empty()) fail(ErrorKind::Usage, "no files of text were named or found");
   return sources;
 }
 

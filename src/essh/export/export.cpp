@@ -7,6 +7,7 @@ namespace essh {
 
 void export_tier(const LoadedModel& parent, const std::filesystem::path& parent_folder, const std::string& parent_hash,
                  const Tier& tier, const std::filesystem::path& target, const ExportOptions& options) {
+  refuse_overlap(parent_folder, target);
   const auto cost = cost_of(parent.config, tier.capacity);
   SaveOptions save{.dtype = options.dtype,
                    .copied = companion_files(parent_folder),

@@ -13,7 +13,7 @@ struct ExportOptions {
 };
 
 // Writes one capacity of `parent` as a standalone model folder, with the parent's tokenizer files and its hash in
-// essh.json. `parent_hash` is model_hash(parent_folder).
+// essh.json. `parent_hash` is model_hash(parent_folder). A target that overlaps with the parent's folder is refused.
 void export_tier(const LoadedModel& parent, const std::filesystem::path& parent_folder, const std::string& parent_hash,
                  const Tier& tier, const std::filesystem::path& target, const ExportOptions& options);
 

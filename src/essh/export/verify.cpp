@@ -3,11 +3,15 @@
 #include <algorithm>
 #include <cstring>
 
+#include "essh/base/json.h"
 #include "essh/base/rng.h"
+#include "essh/base/sha256.h"
+#include "essh/base/utf8.h"
 #include "essh/decode/engine.h"
 #include "essh/model/cost.h"
 #include "essh/model/slice.h"
 #include "essh/store/manifest.h"
+#include "essh/text/tokenizer.h"
 
 namespace essh {
 namespace fs = std::filesystem;
@@ -90,6 +94,35 @@ void compare_with_parent(const StoredModel& child, const fs::path& folder, const
                                : fmt::format("{} of {} logits differ from the parent {}", different, total, place)});
 }
 
+constexpr const char* kTokenizer = "tokenizer.json";
+
+// Whether the folder was written with a tokenizer, or its parent has one.
+bool needs_tokenizer(const fs::path& folder, const std::optional<fs::path>& parent) {
+  if (parent && fs::exists(*parent / kTokenizer)) return true;
+  if (!fs::exists(folder / "essh.json")) return false;
+  try {
+    const auto provenance = read_json(folder / "essh.json", {.bytes = 8u << 20});
+    const auto companions = provenance.is_object() ? provenance.find("companions") : provenance.end();
+    return companions != provenance.end() &&
+           std::find(companions->begin(), companions->end(), kTokenizer) != companions->end();
+  } catch (const Error&) {
+    return false;  // the hashes tell
+  }
+}
+
+std::string check_tokenizer(const fs::path& folder, const std::optional<fs::path>& parent, const ModelConfig& config) {
+  const auto path = folder / kTokenizer;
+  if (!fs::exists(path)) fail(ErrorKind::BadFile, "{}: is missing; copy it from the parent", path.string());
+  const auto tokenizer = load_tokenizer(folder);
+  if (tokenizer->vocab_size() > config.vocab_size) {
+    fail(ErrorKind::BadFile, "{}: {} entries, config.json has a vocabulary of {}", path.string(),
+         tokenizer->vocab_size(), config.vocab_size);
+  }
+  if (parent && fs::exists(*parent / kTokenizer) && sha256_of_file(path) != sha256_of_file(*parent / kTokenizer))
+    fail(ErrorKind::BadFile, "{}: not the tokenizer of {}", path.string(), parent->string());
+  return fmt::format("{} entries", tokenizer->vocab_size());
+}
+
 }  // namespace
 
 bool Verification::good() const {
@@ -112,7 +145,11 @@ Verification verify_model(const fs::path& folder, const std::optional<fs::path>&
   };
   check("hashes", [&] {
     std::vector<std::string> required = {"config.json"};
-    const auto problems = check_manifest(folder, required);
+    auto problems = check_manifest(folder, required);
+    for (const auto& name : unlisted_files(folder)) {
+      // Hidden files are of other tools, such as git, and no part of a model.
+      if (!name.starts_with('.')) problems.add(fmt::format("{} is not listed in {}", in_quotes(name), kManifestName));
+    }
     problems.fail_if_any(folder.string());
     return std::string("every file matches SHA256SUMS");
   });
@@ -123,6 +160,8 @@ Verification verify_model(const fs::path& folder, const std::optional<fs::path>&
       })) {
     return result;
   }
+  if (fs::exists(folder / kTokenizer) || needs_tokenizer(folder, parent))
+    check("tokenizer", [&] { return check_tokenizer(folder, parent, *config); });
   if (!check("tensors", [&] {
         const auto files = TensorFiles::open(folder);
         check_tensors(*config, files).fail_if_any(folder.string());

@@ -21,7 +21,8 @@ struct Verification {
   bool good() const;
 };
 
-// Files and hashes, names and shapes, finiteness; with a parent, also that the logits of two batches, computed on the
+// Files and hashes, every file listed; a tokenizer that can be read, where there is or must be one; names and shapes,
+// finiteness; with a parent, also that the logits of two batches, computed on the
 // stream in one pass and token by token, equal the parent's at this capacity bit by bit. When the folder stores
 // matrices in fewer bits than the parent, the parent's are rounded the same way first.
 Verification verify_model(const std::filesystem::path& folder, const std::optional<std::filesystem::path>& parent,

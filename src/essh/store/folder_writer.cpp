@@ -1,15 +1,14 @@
 #include "essh/store/folder_writer.h"
 
-#include <signal.h>
+#include <fcntl.h>
 #include <unistd.h>
 
-#include <cerrno>
-#include <charconv>
-#include <vector>
+#include <algorithm>
 
 #include "essh/base/error.h"
 #include "essh/base/file.h"
 #include "essh/base/log.h"
+#include "essh/base/utf8.h"
 #include "essh/store/manifest.h"
 
 namespace essh {
@@ -30,45 +29,36 @@ fs::path sibling(const fs::path& path, std::string_view kind) {
   return name;
 }
 
-constexpr std::string_view kTemporary = "tmp";
-
 }  // namespace
 
-void remove_leftovers(const fs::path& parent) {
-  std::vector<fs::path> leftovers;
-  std::error_code failed;
-  for (fs::directory_iterator entry(parent, failed), end; !failed && entry != end; entry.increment(failed)) {
-    const auto name = entry->path().filename().string();
-    const auto mark = name.rfind(fmt::format(".{}-", kTemporary));
-    if (mark == std::string::npos || !entry->is_directory(failed)) continue;
-    pid_t process = 0;
-    const char *number = name.data() + mark + kTemporary.size() + 2, *last = name.data() + name.size();
-    const auto [rest, status] = std::from_chars(number, last, process);
-    if (status != std::errc{} || rest != last || process <= 0) continue;
-    if (::kill(process, 0) != 0 && errno == ESRCH) leftovers.push_back(entry->path());
-  }
-  for (const auto& path : leftovers) {
-    fs::remove_all(path, failed);
-    if (!failed) log::info("removed {}, left behind by a crash", path.string());
-  }
+void refuse_overlap(const fs::path& source, const fs::path& target) {
+  const auto from = resolved(source), to = resolved(target);
+  const auto begins_with = [](const fs::path& path, const fs::path& start) {
+    return std::mismatch(path.begin(), path.end(), start.begin(), start.end()).second == start.end();
+  };
+  if (!begins_with(to, from) && !begins_with(from, to)) return;
+  fail(ErrorKind::Usage, "{}: {} {}, which is read from; choose another folder", target.string(),
+       from == to              ? "is"
+       : begins_with(to, from) ? "lies inside"
+                               : "contains",
+       source.string());
 }
 
 FolderWriter::FolderWriter(const fs::path& target, ExistingFolder existing)
-    : target_(resolved(target)), existing_(existing) {
+    : target_(resolved(target)), existing_(existing), temporary_(target_) {
   must_replace();
   make_folder(target_.parent_path());
-  const fs::path temporary = sibling(target_, kTemporary);
   std::error_code failed;
-  fs::remove_all(temporary, failed);
-  if (!fs::create_directory(temporary, failed)) {
-    fail(ErrorKind::BadFile, "{}: cannot create the folder: {}", temporary.string(), failed.message());
+  fs::remove_all(folder(), failed);
+  if (!fs::create_directory(folder(), failed)) {
+    fail(ErrorKind::BadFile, "{}: cannot create the folder: {}", folder().string(), failed.message());
   }
-  temporary_ = temporary;
+  descriptor_ = ::open(folder().c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (descriptor_ >= 0) mark_in_use(descriptor_);
 }
 
 FolderWriter::~FolderWriter() {
-  std::error_code ignored;
-  if (!temporary_.empty()) fs::remove_all(temporary_, ignored);
+  if (descriptor_ >= 0) ::close(descriptor_);
 }
 
 bool FolderWriter::must_replace() const {
@@ -85,11 +75,16 @@ bool FolderWriter::must_replace() const {
          "{}: exists and was not written by essh (it has no {}); remove it yourself or choose another name",
          target_.string(), kManifestName);
   }
+  if (const auto foreign = unlisted_files(target_); !foreign.empty()) {
+    fail(ErrorKind::Usage, "{}: holds files that essh did not write ({}{}); move them away or choose another name",
+         target_.string(), in_quotes(foreign.front()),
+         foreign.size() > 1 ? fmt::format(" and {} more", foreign.size() - 1) : "");
+  }
   return true;
 }
 
 void FolderWriter::sync_contents() const try {
-  for (const auto& entry : fs::recursive_directory_iterator(temporary_)) {
+  for (const auto& entry : fs::recursive_directory_iterator(folder())) {
     if (entry.is_directory()) {
       sync_folder(entry.path());
     } else {
@@ -97,28 +92,31 @@ void FolderWriter::sync_contents() const try {
     }
   }
 } catch (const fs::filesystem_error& error) {
-  fail(ErrorKind::BadFile, "{}: cannot list the folder: {}", temporary_.string(), error.code().message());
+  fail(ErrorKind::BadFile, "{}: cannot list the folder: {}", folder().string(), error.code().message());
 }
 
 void FolderWriter::commit() {
   sync_contents();
-  write_manifest(temporary_);
+  write_manifest(folder());
+  const auto written = folder();
   fs::path old;
   if (!must_replace()) {
-    rename_path(temporary_, target_);
-  } else if (exchange_paths(temporary_, target_)) {
-    old = temporary_;
+    rename_path(written, target_);
+  } else if (exchange_paths(written, target_)) {
+    old = written;
   } else {
     old = sibling(target_, "old");
+    // A signal between the two renames must leave both folders.
+    temporary_.unguard();
     rename_path(target_, old);
     try {
-      rename_path(temporary_, target_);
+      rename_path(written, target_);
     } catch (const Error&) {
       rename_path(old, target_);
       throw;
     }
   }
-  temporary_.clear();
+  temporary_.release();
   // The old folder goes only when the new one is sure to survive a crash.
   try {
     sync_folder(target_.parent_path());

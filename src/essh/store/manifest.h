@@ -3,6 +3,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "essh/store/problems.h"
 
@@ -15,7 +16,11 @@ inline constexpr std::string_view kManifestName = "SHA256SUMS";
 void write_manifest(const std::filesystem::path& folder);
 
 // Every listed file that is missing or has other contents, and every name of `required` that is not listed. A manifest
-// that is missing, empty or malformed is an Error. Other files in the folder are nobody's business.
+// that is missing, empty or malformed is an Error. unlisted_files() finds the files that nobody vouches for.
 Problems check_manifest(const std::filesystem::path& folder, std::span<const std::string> required = {});
+
+// Files and links of the folder and its sub-folders that its manifest does not list, sorted; temporaries of other
+// writers left out.
+std::vector<std::string> unlisted_files(const std::filesystem::path& folder);
 
 }  // namespace essh

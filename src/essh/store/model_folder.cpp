@@ -130,7 +130,10 @@ void save_model(const fs::path& folder, const ModelConfig& config, const Paramet
   write_durably(writer.folder() / "config.json", to_text(config_json(sliced), 2) + "\n");
   const Json generation = {{"bos_token_id", sliced.bos_token_id}, {"eos_token_id", sliced.eos_token_id}};
   write_durably(writer.folder() / "generation_config.json", to_text(generation, 2) + "\n");
-  write_durably(writer.folder() / "essh.json", options.provenance + "\n");
+  auto provenance = parse_json(options.provenance, "essh.json");
+  auto& companions = provenance["companions"] = Json::array();
+  for (const auto& file : options.copied) companions.push_back(file.filename().string());
+  write_durably(writer.folder() / "essh.json", to_text(provenance, 2) + "\n");
   for (const auto& file : options.copied)
     write_durably(writer.folder() / file.filename(), read_text(file, std::uint64_t{1} << 30));
   writer.commit();

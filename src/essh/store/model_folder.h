@@ -38,7 +38,7 @@ DType stored_dtype(const ModelTensor& tensor, DType dtype);
 
 struct SaveOptions {
   DType dtype = DType::F32;
-  std::string provenance = "{}";                   // the text of essh.json
+  std::string provenance = "{}";                   // the text of essh.json, an object; "companions" is added
   std::vector<std::filesystem::path> copied = {};  // tokenizer files and the like, by their own names
   ExistingFolder existing = ExistingFolder::Refuse;
   std::uint64_t shard_bytes = TensorFilesWriter::kShardBytes;

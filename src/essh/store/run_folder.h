@@ -5,6 +5,7 @@ namespace essh {
 
 // Names inside the folder of a training run.
 inline constexpr const char* kRunRecipe = "recipe.yaml";
+inline constexpr const char* kRunRecord = "run.json";
 inline constexpr const char* kRunLock = "lock";
 inline constexpr const char* kRunFrontier = "frontier.json";
 inline constexpr const char* kRunReport = "report.html";

@@ -120,7 +120,9 @@ template void SafetensorsFile::read_as(const TensorInfo&, std::span<BFloat16>) c
 SafetensorsWriter::SafetensorsWriter(const fs::path& target, const std::vector<TensorSpec>& tensors, Metadata metadata)
     : header_(plan_safetensors(tensors, with_format(std::move(metadata)), target.string())), file_(target) {
   const std::string prefix = safetensors_prefix(header_, target.string());
-  require_space(target.parent_path(), prefix.size() + (header_.tensors.empty() ? 0 : header_.tensors.back().end));
+  if (file_.place())
+    require_space(file_.place()->parent_path(),
+                  prefix.size() + (header_.tensors.empty() ? 0 : header_.tensors.back().end));
   file_.write(prefix);
   skip_complete();
 }

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "essh/base/file.h"
+#include "essh/base/mapped_file.h"
 #include "essh/store/safetensors_header.h"
 
 namespace essh {
@@ -28,7 +29,7 @@ class SafetensorsFile {
   // The path, as messages name it.
   const std::string& place() const { return place_; }
 
-  // Maps the file, so that mapped() can show bytes in place. The file may not shrink from then on.
+  // Maps the file, so that mapped() can show bytes in place (MappedFile).
   void map();
   // The stored bytes of a tensor, in place; the file must have been mapped.
   std::span<const std::byte> mapped(const TensorInfo& tensor) const;

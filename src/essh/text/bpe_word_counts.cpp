@@ -2,14 +2,12 @@
 
 #include <algorithm>
 
-#include "essh/base/file.h"
 #include "essh/text/tokenizer_ranks.h"
 #include "essh/text/utf8.h"
 
 namespace essh {
 namespace {
 
-constexpr std::size_t kBlockBytes = 1 << 20;
 constexpr std::size_t kLongestBlock = 8 << 20;
 // A round of counting; rare words are forgotten between rounds only, so its size is part of the result.
 constexpr std::size_t kRoundBytes = 16 << 20;
@@ -50,26 +48,6 @@ void BpeWordCounter::add_text(std::string_view text) {
     text.remove_prefix(cut);
   }
   add_block(std::string(text));
-}
-
-void BpeWordCounter::add_file(const std::filesystem::path& path) {
-  const InputFile file(path);
-  std::string buffer;
-  for (std::uint64_t offset = 0; offset < file.size();) {
-    const std::size_t held = buffer.size();
-    const std::size_t step = static_cast<std::size_t>(std::min<std::uint64_t>(kBlockBytes, file.size() - offset));
-    buffer.resize(held + step);
-    file.read(offset, std::as_writable_bytes(std::span(buffer)).subspan(held));
-    offset += step;
-    if (offset == file.size()) break;
-    const std::size_t cut = safe_cut(buffer);
-    // More text will show a better place than one far back or none at all.
-    const bool good = cut < buffer.size() && cut >= buffer.size() / 2;
-    if (!good && buffer.size() < kLongestBlock) continue;
-    add_block(buffer.substr(0, cut));
-    buffer.erase(0, cut);
-  }
-  add_block(std::move(buffer));
 }
 
 // The last place where both patterns always end a word: behind a letter and before a space or newline, outside any

@@ -1,6 +1,5 @@
 #pragma once
 #include <cstdint>
-#include <filesystem>
 #include <functional>
 #include <string>
 #include <string_view>
@@ -19,7 +18,7 @@ struct StringHash {
 };
 using WordCounts = std::unordered_map<std::string, std::uint64_t, StringHash, std::equal_to<>>;
 
-// How often each word occurs in texts and files; words over 4096 bytes count in pieces. The counts depend on the input
+// How often each word occurs in texts; words over 4096 bytes count in pieces. The counts depend on the input
 // and its order, never on the threads.
 class BpeWordCounter {
  public:
@@ -28,9 +27,8 @@ class BpeWordCounter {
   BpeWordCounter(const std::string& pattern, const std::vector<std::string>& special_tokens, std::uint64_t max_words,
                  int threads);
 
+  // A long text is counted piece by piece, cut where no word can cross.
   void add_text(std::string_view text);
-  // Reads the file piece by piece, cut where no word can cross.
-  void add_file(const std::filesystem::path& path);
 
   // Bytes taken so far, and those of words that were forgotten.
   std::uint64_t bytes() const { return bytes_; }

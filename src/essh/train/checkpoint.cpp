@@ -26,8 +26,15 @@ std::string layout_fingerprint(const ParameterLayout& layout) {
   return fmt::format("{:016x}", hash);
 }
 
+constexpr const char* kDamaged = "damaged-";
+
 std::string folder_name(Index step) {
   return fmt::format("step-{:08}", step);
+}
+
+void check_files(const fs::path& folder) {
+  const std::vector<std::string> required = {"config.json", "state.safetensors", "trainer.json"};
+  check_manifest(folder, required).fail_if_any(folder.string());
 }
 
 void require_finite(const Snapshot& s) {
@@ -37,13 +44,6 @@ void require_finite(const Snapshot& s) {
   };
   check(s.weights);
   for (const auto& [name, values] : s.states) check(values);
-}
-
-SnapshotHeader read_header(const fs::path& folder) {
-  SnapshotHeader header;
-  const auto place = (folder / "trainer.json").string();
-  read_fields(header, read_json(place, {.bytes = 8u << 20}), place);
-  return header;
 }
 
 // visit(name, shape, values) for every tensor of a flat array, as the file has it. Span: of float or const float.
@@ -58,6 +58,25 @@ void for_each_tensor(const ParameterLayout& layout, const std::string& array, Sp
 }
 
 }  // namespace
+
+SnapshotHeader read_checkpoint_header(const fs::path& folder) {
+  SnapshotHeader header;
+  const auto place = (folder / "trainer.json").string();
+  read_fields(header, read_json(place, {.bytes = 8u << 20}), place);
+  return header;
+}
+
+fs::path checkpoint_folder(const fs::path& folder, Index step) {
+  return folder / folder_name(step);
+}
+
+bool has_damaged_checkpoints(const fs::path& folder) {
+  if (!fs::is_directory(folder)) return false;
+  const fs::directory_iterator entries(folder);
+  return std::any_of(begin(entries), end(entries), [](const fs::directory_entry& entry) {
+    return entry.path().filename().string().starts_with(kDamaged);
+  });
+}
 
 std::vector<Index> checkpoint_steps(const fs::path& folder) {
   std::vector<Index> steps;
@@ -74,8 +93,8 @@ std::vector<Index> checkpoint_steps(const fs::path& folder) {
 }
 
 Snapshot read_checkpoint(const fs::path& folder) {
-  check_manifest(folder).fail_if_any(folder.string());
-  Snapshot s{read_header(folder)};
+  check_files(folder);
+  Snapshot s{read_checkpoint_header(folder)};
   const auto config_path = (folder / "config.json").string();
   s.config = parse_config(read_json(config_path), config_path);
   const ParameterLayout layout(s.config);
@@ -115,16 +134,39 @@ Checkpoints::~Checkpoints() {
   if (writing_.valid()) writing_.wait();
 }
 
-std::optional<Snapshot> Checkpoints::newest() const {
+std::optional<Snapshot> Checkpoints::newest() {
   auto steps = checkpoint_steps(folder_);
   for (auto step = steps.rbegin(); step != steps.rend(); ++step) {
     try {
-      return read_checkpoint(folder_ / folder_name(*step));
+      auto snapshot = read_checkpoint(folder_ / folder_name(*step));
+      whole_.insert(*step);
+      return snapshot;
     } catch (const Error& error) {
-      log::warn("passing over a checkpoint: {}", error.what());
+      set_aside(*step, error.what());
     }
   }
   return std::nullopt;
+}
+
+bool Checkpoints::is_whole(Index step) {
+  if (whole_.contains(step)) return true;
+  try {
+    check_files(folder_ / folder_name(step));
+    whole_.insert(step);
+    return true;
+  } catch (const Error& error) {
+    set_aside(step, error.what());
+    return false;
+  }
+}
+
+void Checkpoints::set_aside(Index step, const char* why) const {
+  const auto from = folder_ / folder_name(step);
+  fs::path to = folder_ / (kDamaged + folder_name(step));
+  for (int number = 2; fs::exists(to); ++number)
+    to = folder_ / fmt::format("{}{}-{}", kDamaged, folder_name(step), number);
+  log::warn("a damaged checkpoint, now called {}: {}", to.filename().string(), why);
+  rename_path(from, to);
 }
 
 void Checkpoints::save(Snapshot snapshot) {
@@ -135,6 +177,7 @@ void Checkpoints::save(Snapshot snapshot) {
       // Freed as soon as it is on disk: the task itself lives on until the next save.
       const Snapshot written = std::move(taken);
       write(written);
+      whole_.insert(written.step);
     }
     prune();
   });
@@ -170,27 +213,25 @@ void Checkpoints::write(const Snapshot& s) const {
   writer.commit();
 }
 
-void Checkpoints::prune() const {
-  const auto steps = checkpoint_steps(folder_);
+void Checkpoints::prune() {
+  auto steps = checkpoint_steps(folder_);
   if (static_cast<Index>(steps.size()) <= keep_) return;
+  std::erase_if(steps, [&](Index step) { return !is_whole(step); });
   Index best = -1;
   double lowest = 0;
   for (const Index step : steps) {
-    try {
-      const double validation = read_header(folder_ / folder_name(step)).validation;
-      if (validation <= 0 || (best >= 0 && validation >= lowest)) continue;
-      best = step;
-      lowest = validation;
-    } catch (const Error&) {
-      continue;
-    }
+    const double validation = read_checkpoint_header(folder_ / folder_name(step)).validation;
+    if (validation <= 0 || (best >= 0 && validation >= lowest)) continue;
+    best = step;
+    lowest = validation;
   }
   for (std::size_t i = 0; i + static_cast<std::size_t>(keep_) < steps.size(); ++i) {
     if (steps[i] == best) continue;
-    // First the mark of completeness goes: a crash in between leaves a folder that nobody takes for whole.
-    std::error_code ignored;
-    fs::remove(folder_ / folder_name(steps[i]) / kManifestName, ignored);
-    fs::remove_all(folder_ / folder_name(steps[i]), ignored);
+    // Renamed first: a crash in between leaves a temporary, not a damaged checkpoint.
+    const auto path = folder_ / folder_name(steps[i]);
+    const TemporaryPath going(path);
+    rename_path(path, going.path());
+    whole_.erase(steps[i]);
   }
 }
 

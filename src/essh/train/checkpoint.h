@@ -3,6 +3,7 @@
 #include <future>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -23,6 +24,7 @@ struct SnapshotHeader {
   std::vector<double> sampler;      // CapacitySampler::state()
   std::string data;                 // fingerprint of the dataset
   std::string recipe;               // YAML
+  std::string run = {};             // RunIdentity::id; empty in checkpoints from before
   std::string layout = {};          // hash of the order of the tensors, where a file holds flat arrays
 };
 
@@ -37,6 +39,7 @@ void fields(Visitor& visit, SnapshotHeader& h) {
   visit("sampler", h.sampler, Field{});
   visit("data", h.data, Field{.required = true});
   visit("recipe", h.recipe, Field{.required = true});
+  visit("run", h.run, Field{});
   visit("layout", h.layout, Field{});
 }
 
@@ -61,26 +64,34 @@ class Checkpoints {
   explicit Checkpoints(std::filesystem::path folder, Index keep);
   ~Checkpoints();
 
-  // The newest that is whole; broken ones are named in a warning and passed over.
-  std::optional<Snapshot> newest() const;
+  // The newest that is whole. One that is damaged is renamed to damaged-NAME, with a warning, and counts no more.
+  std::optional<Snapshot> newest();
 
   // Writes in the background; waits first for the one before. A failure is thrown by the next call of save() or
-  // finish(), and the last good checkpoint stays. Older ones are removed only after this one is safe; the best by
-  // validation is kept.
+  // finish(), and the last good checkpoint stays. Older ones are removed only after this one is safe: `keep` whole ones
+  // and the best by validation stay.
   void save(Snapshot snapshot);
   void finish();
 
  private:
   void write(const Snapshot& snapshot) const;
-  void prune() const;
+  void prune();
+  // Whether the files of a checkpoint are what was written; looked at once.
+  bool is_whole(Index step);
+  void set_aside(Index step, const char* why) const;
 
   std::filesystem::path folder_;
   Index keep_;
+  std::set<Index> whole_;  // steps found or made whole by this process
   std::future<void> writing_;
 };
 
 Snapshot read_checkpoint(const std::filesystem::path& folder);
-// Steps of the checkpoints of a folder, rising.
+SnapshotHeader read_checkpoint_header(const std::filesystem::path& folder);
+// Of the checkpoints in a folder: the steps, rising, and where that of a step stands.
 std::vector<Index> checkpoint_steps(const std::filesystem::path& folder);
+std::filesystem::path checkpoint_folder(const std::filesystem::path& folder, Index step);
+// Whether damaged checkpoints were set aside there.
+bool has_damaged_checkpoints(const std::filesystem::path& folder);
 
 }  // namespace essh

@@ -8,6 +8,7 @@
 #include <fstream>
 #include <functional>
 #include <optional>
+#include <sstream>
 
 #include "essh/base/file.h"
 #include "essh/base/json.h"
@@ -22,6 +23,7 @@
 #include "essh/store/folder_writer.h"
 #include "essh/store/model_folder.h"
 #include "essh/store/run_folder.h"
+#include "essh/train/run_identity.h"
 #include "essh/train/trainer.h"
 
 namespace essh {
@@ -35,19 +37,27 @@ double seconds_since(Clock::time_point start) {
 
 volatile std::sig_atomic_t interrupted = 0;
 
+using SignalHandler = void (*)(int);
+SignalHandler usual_interrupt = SIG_DFL, usual_termination = SIG_DFL;
+
 // The first signal asks for a save at the end of the step, the second has its usual effect.
 class SignalScope {
  public:
   SignalScope() {
     interrupted = 0;
-    for (const int signal : {SIGINT, SIGTERM})
-      std::signal(signal, [](int number) {
-        interrupted = number;
-        std::signal(number, SIG_DFL);
-      });
+    usual_interrupt = std::signal(SIGINT, ask_for_save);
+    usual_termination = std::signal(SIGTERM, ask_for_save);
   }
-  ~SignalScope() {
-    for (const int signal : {SIGINT, SIGTERM}) std::signal(signal, SIG_DFL);
+  ~SignalScope() { restore(); }
+
+ private:
+  static void restore() {
+    std::signal(SIGINT, usual_interrupt);
+    std::signal(SIGTERM, usual_termination);
+  }
+  static void ask_for_save(int number) {
+    interrupted = number;
+    restore();
   }
 };
 
@@ -80,13 +90,15 @@ auto with_compute_type(const Recipe& recipe, Device device, const Body& body) {
   return body(float{});
 }
 
+constexpr std::uint64_t kMetricsBytes = std::uint64_t{8} << 30;
+
 // One JSON object per line. Lines of steps that a resumed run will make again are dropped.
 class Metrics {
  public:
   Metrics(const fs::path& path, Index resumed_step) {
     if (fs::exists(path)) {
       std::string kept;
-      std::ifstream in(path);
+      std::istringstream in(read_text(path, kMetricsBytes));
       for (std::string line; std::getline(in, line);) {
         try {
           const auto entry = parse_json(line, path.string());
@@ -136,12 +148,49 @@ std::string losses_line(const std::map<std::string, double>& losses, const Model
 // What one rank does for all of them in a run folder: metrics, checkpoints, the progress line.
 class Keeper {
  public:
-  Keeper(const fs::path& run, const StageFiles& files, Index checkpoints_kept)
-      : run_(run), files_(files), checkpoints_(run / files.checkpoints, checkpoints_kept) {
+  Keeper(const fs::path& run, const StageFiles& files, const RunIdentity& identity)
+      : run_(run), files_(files), identity_(identity), checkpoints_(run / files.checkpoints, identity.recipe.run.keep) {
     remove_leftovers(run);
   }
 
-  Checkpoints& checkpoints() { return checkpoints_; }
+  // The newest checkpoint of this run that is whole.
+  std::optional<Snapshot> newest() {
+    finish_saving();
+    auto snapshot = checkpoints_.newest();
+    if (snapshot) require_same_run(*snapshot, identity_, run_ / files_.checkpoints);
+    return snapshot;
+  }
+
+  // Refuses to repeat a stage that has come further than its checkpoints tell.
+  void require_fresh() const {
+    const bool damaged = has_damaged_checkpoints(run_ / files_.checkpoints);
+    if (!damaged && !fs::exists(run_ / files_.model)) return;
+    fail(ErrorKind::BadFile,
+         "{}: {} and no checkpoint to go on from; restore one, or ask for a restart from step 0 (restart)",
+         run_.string(), damaged ? "damaged checkpoints" : fmt::format("a finished model in {}", files_.model));
+  }
+
+  // Waits for the checkpoint that is being written. Training goes on when that has failed.
+  void finish_saving() {
+    try {
+      checkpoints_.finish();
+    } catch (const Error& error) {
+      if (error.kind() != ErrorKind::BadFile) throw;
+      log::warn("no checkpoint was written after step {}: {}", saving_, error.what());
+      if (metrics_) metrics_->write({{"kind", "checkpoint_failed"}, {"step", saving_}, {"error", error.what()}});
+      failure_ = error.what();
+    }
+  }
+
+  void save(Snapshot snapshot) {
+    snapshot.run = identity_.id;
+    failure_.clear();
+    saving_ = snapshot.step;
+    checkpoints_.save(std::move(snapshot));
+  }
+
+  // Of the last checkpoint; empty when it was written.
+  const std::string& failure() const { return failure_; }
 
   void begin(const char* stage, Index step, Index steps) {
     if (step > 0) log::info("{}: going on after step {}", run_.string(), step);
@@ -169,14 +218,17 @@ class Keeper {
   }
 
   void end() {
-    checkpoints_.finish();
+    finish_saving();
     progress_->finish();
   }
 
  private:
   fs::path run_;
   StageFiles files_;
+  RunIdentity identity_;
   Checkpoints checkpoints_;
+  Index saving_ = 0;
+  std::string failure_;
   std::optional<Metrics> metrics_;
   std::optional<Progress> progress_;
   Clock::time_point start_;
@@ -202,24 +254,23 @@ class Ranks {
 template <class T>
 bool resume(Trainer<T>& trainer, Ranks& ranks, Keeper* keeper) {
   std::optional<Snapshot> snapshot;
-  if (keeper) {
-    keeper->checkpoints().finish();
-    snapshot = keeper->checkpoints().newest();
-  }
+  if (keeper) snapshot = keeper->newest();
   if (!ranks.any(snapshot.has_value())) return false;
   if (!snapshot) snapshot.emplace();
   trainer.resume(*snapshot);
   return true;
 }
 
-// The loop that both stages share. Returns whether it went to the end; otherwise it was told to stop.
+// The loop that both stages share; it ends when the trainer has finished or was told to stop. Returns why the last
+// checkpoint could not be written, or nothing.
 template <class T>
-bool run_stage(Trainer<T>& trainer, const Recipe& recipe, const fs::path& run, const StageFiles& files, Stream& stream,
-               Ranks& ranks, const RunOptions& options) {
+std::string run_stage(Trainer<T>& trainer, const RunIdentity& identity, const fs::path& run, const StageFiles& files,
+                      Stream& stream, Ranks& ranks, const RunOptions& options) {
+  const auto& recipe = identity.recipe;
   std::optional<Keeper> keeper;
-  if (ranks.first()) keeper.emplace(run, files, recipe.run.keep);
+  if (ranks.first()) keeper.emplace(run, files, identity);
   Keeper* const kept = keeper ? &*keeper : nullptr;
-  resume(trainer, ranks, kept);
+  if (!resume(trainer, ranks, kept) && kept) kept->require_fresh();
   if (kept) kept->begin(trainer.stage(), trainer.step_count(), trainer.steps());
   const double peak = measured_peak<T>(stream) * ranks.group().size();
   SignalScope signals;
@@ -245,14 +296,15 @@ bool run_stage(Trainer<T>& trainer, const Recipe& recipe, const fs::path& run, c
     const bool stopping =
         ranks.any(interrupted != 0) || (options.stop_after > 0 && step - first_step >= options.stop_after);
     if (last || stopping || (recipe.run.checkpoint_every > 0 && step % recipe.run.checkpoint_every == 0)) {
-      if (kept) kept->checkpoints().finish();  // before the next copy is made: there is never more than one
+      if (kept) kept->finish_saving();  // before the next copy is made: there is never more than one
       auto snapshot = trainer.snapshot();
-      if (kept) kept->checkpoints().save(std::move(snapshot));
+      if (kept) kept->save(std::move(snapshot));
     }
     if (stopping && !last) break;
   }
-  if (kept) kept->end();
-  return trainer.finished();
+  if (!kept) return "";
+  kept->end();
+  return kept->failure();
 }
 
 template <class T>
@@ -273,16 +325,19 @@ Parameters<float> initial_weights(const Recipe& recipe, const ModelConfig& confi
 }
 
 // A stage from where it stands to its end. Returns the step it stopped after, or nothing.
-std::optional<Index> run_to_end(std::unique_ptr<Stage> stage, const StageFiles& files, const Recipe& recipe,
+std::optional<Index> run_to_end(std::unique_ptr<Stage> stage, const StageFiles& files, const RunIdentity& identity,
                                 const ModelConfig& config, const TrainingData& data,
                                 const std::function<Parameters<float>()>& start, const fs::path& run, Ranks& ranks,
                                 Stream& stream, const RunOptions& options) {
+  const auto& recipe = identity.recipe;
   return with_compute_type(recipe, stream.device(), [&]<class T>(T) -> std::optional<Index> {
     Trainer<T> trainer(std::move(stage), recipe, config, data, stream, ranks.group());
     trainer.start(start());
-    const bool finished = run_stage(trainer, recipe, run, files, stream, ranks, options);
-    if (!finished) return trainer.step_count();
-    if (ranks.first()) save_result(run / files.model, trainer, recipe, files.model);
+    const auto failure = run_stage(trainer, identity, run, files, stream, ranks, options);
+    if (trainer.finished() && ranks.first()) save_result(run / files.model, trainer, recipe, files.model);
+    if (!failure.empty())
+      fail(ErrorKind::BadFile, "the checkpoint of step {} was not written: {}", trainer.step_count(), failure);
+    if (!trainer.finished()) return trainer.step_count();
     return std::nullopt;
   });
 }
@@ -295,39 +350,26 @@ void finish(Ranks& ranks, const fs::path& run, std::optional<Index> stopped) {
          *stopped);
 }
 
-// Resuming with a different recipe is an error: a run is one recipe from its first checkpoint on. Fields that the file
-// lacks have their defaults.
-void settle_recipe(const Recipe& recipe, const fs::path& run) {
-  const auto path = run / kRunRecipe;
-  const auto text = recipe_yaml(recipe);
-  const bool has_begun =
-      fs::exists(run / kPretrainingFiles.model) || !checkpoint_steps(run / kPretrainingFiles.checkpoints).empty();
-  if (!fs::exists(path) || !has_begun) return write_durably(path, text);
-  if (recipe_yaml(parse_recipe(read_text(path, 1u << 20), path.string(), {})) != text) {
-    fail(ErrorKind::Usage,
-         "{}: this folder holds a run of another recipe; use a new folder, or the same recipe and settings to go on",
-         path.string());
-  }
-}
-
 }  // namespace
 
 void run_training(const Recipe& recipe, const fs::path& run, Stream& stream, const RunOptions& options) {
   if (recipe.data.path.empty() && recipe.data.task.empty())
     fail(ErrorKind::Usage, "train: say what to train on: data.path (a folder that `essh prepare` made) or data.task");
   Ranks ranks;
+  const TrainingData data(recipe.data);
+  RunIdentity identity{.id = "", .data = data.fingerprint(), .recipe = with_absolute_paths(recipe)};
   std::optional<FileLock> lock;
   if (ranks.first()) {
     make_folder(run);
     lock.emplace(run / kRunLock);
-    settle_recipe(recipe, run);
+    if (options.restart) set_aside_run(run, false);
+    identity = settle_run(run, recipe, data.fingerprint());
   }
-  const TrainingData data(recipe.data);
   const auto config = recipe_config(recipe, data.vocab_size(), data.eos_id());
   finish(ranks, run,
          run_to_end(
-             make_pretraining(recipe, config), kPretrainingFiles, recipe, config, data,
-             [&] { return initial_weights(recipe, config); }, run, ranks, stream, options));
+             make_pretraining(identity.recipe, config), kPretrainingFiles, identity, config, data,
+             [&] { return initial_weights(identity.recipe, config); }, run, ranks, stream, options));
 }
 
 void run_refinement(const fs::path& run, const std::vector<std::string>& settings, Stream& stream,
@@ -342,9 +384,17 @@ void run_refinement(const fs::path& run, const std::vector<std::string>& setting
     fail(ErrorKind::Usage, "{}: pretraining has not finished; run `essh train` to its end first", run.string());
   auto parent = load_model(run / kPretrainingFiles.model);
   const TrainingData data(recipe.data);
+  RunIdentity identity{.id = "", .data = data.fingerprint(), .recipe = with_absolute_paths(recipe)};
+  if (ranks.first()) {
+    if (options.restart) set_aside_run(run, true);
+    const bool chosen = std::any_of(settings.begin(), settings.end(),
+                                    [](const std::string& setting) { return setting.starts_with("data."); });
+    identity =
+        settle_refinement(run, recipe, data.fingerprint(), chosen ? RefinementData::Chosen : RefinementData::OfTheRun);
+  }
   finish(ranks, run,
          run_to_end(
-             make_refinement(recipe, parent.config), kRefinementFiles, recipe, parent.config, data,
+             make_refinement(identity.recipe, parent.config), kRefinementFiles, identity, parent.config, data,
              [&] { return std::move(parent.parameters); }, run, ranks, stream, options));
 }
 

@@ -10,10 +10,14 @@ namespace essh {
 struct RunOptions {
   // Stop after this many steps of this call, as if interrupted; 0 goes to the end.
   Index stop_after = 0;
+  // Start over at step 0. What the run has produced so far is kept under other names.
+  bool restart = false;
 };
 
-// Pretrains into a run folder (store/run_folder.h), or goes on where it stopped.
-// SIGTERM and SIGINT save a checkpoint and throw Error{Interrupted}; a second signal ends at once.
+// Pretrains into a run folder (store/run_folder.h), or goes on where it stopped. A run whose checkpoints are all
+// damaged or gone is refused unless it is to start over. A checkpoint that cannot be written is a warning; that the
+// last one could not be written is an error at the end. SIGTERM and SIGINT save a checkpoint and throw
+// Error{Interrupted}; a second signal ends at once.
 //
 // Started by mpirun, the ranks train one model, each on a stream of its own; rank 0 alone writes and throws
 // Interrupted.
