@@ -164,8 +164,10 @@ TEST_F(SessionTest, WrongOrDamagedStatesAreRefused) {
   Session other(other_model, find_tier(engine.config(), "T4"));
   EXPECT_NE(message(other).find("another model"), std::string::npos);
   std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+  file.seekg(-100, std::ios::end);
+  const auto byte = static_cast<char>(~file.get());
   file.seekp(-100, std::ios::end);
-  file.put('\x55');
+  file.put(byte);
   file.close();
   EXPECT_NE(message(session).find("damaged"), std::string::npos);
   fs::resize_file(path, fs::file_size(path) - 1);
