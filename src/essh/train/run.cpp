@@ -4,12 +4,12 @@
 #include <atomic>
 #include <chrono>
 #include <cmath>
-#include <csignal>
 #include <fstream>
 #include <functional>
 #include <optional>
 
 #include "essh/base/file.h"
+#include "essh/base/interrupt.h"
 #include "essh/base/json.h"
 #include "essh/base/log.h"
 #include "essh/base/machine.h"
@@ -32,24 +32,6 @@ using Clock = std::chrono::steady_clock;
 double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
-
-volatile std::sig_atomic_t interrupted = 0;
-
-// The first signal asks for a save at the end of the step, the second has its usual effect.
-class SignalScope {
- public:
-  SignalScope() {
-    interrupted = 0;
-    for (const int signal : {SIGINT, SIGTERM})
-      std::signal(signal, [](int number) {
-        interrupted = number;
-        std::signal(number, SIG_DFL);
-      });
-  }
-  ~SignalScope() {
-    for (const int signal : {SIGINT, SIGTERM}) std::signal(signal, SIG_DFL);
-  }
-};
 
 // Floating-point rate of a large product in T on this device, the yardstick of utilisation.
 template <class T>
@@ -222,7 +204,8 @@ bool run_stage(Trainer<T>& trainer, const Recipe& recipe, const fs::path& run, c
   resume(trainer, ranks, kept);
   if (kept) kept->begin(trainer.stage(), trainer.step_count(), trainer.steps());
   const double peak = measured_peak<T>(stream) * ranks.group().size();
-  SignalScope signals;
+  const InterruptScope interrupt(
+      kept ? "stopping after this step with a checkpoint; a second signal stops at once, without one" : "");
   const Index first_step = trainer.step_count();
   while (!trainer.finished()) {
     const auto step_start = Clock::now();
@@ -243,7 +226,7 @@ bool run_stage(Trainer<T>& trainer, const Recipe& recipe, const fs::path& run, c
       if (kept) kept->validated(step, trainer.tokens(), losses, trainer.config());
     }
     const bool stopping =
-        ranks.any(interrupted != 0) || (options.stop_after > 0 && step - first_step >= options.stop_after);
+        ranks.any(interrupt.requested()) || (options.stop_after > 0 && step - first_step >= options.stop_after);
     if (last || stopping || (recipe.run.checkpoint_every > 0 && step % recipe.run.checkpoint_every == 0)) {
       if (kept) kept->checkpoints().finish();  // before the next copy is made: there is never more than one
       auto snapshot = trainer.snapshot();
@@ -295,19 +278,45 @@ void finish(Ranks& ranks, const fs::path& run, std::optional<Index> stopped) {
          *stopped);
 }
 
-// Resuming with a different recipe is an error: a run is one recipe from its first checkpoint on. Fields that the file
-// lacks have their defaults.
-void settle_recipe(const Recipe& recipe, const fs::path& run) {
+std::string in_words(const std::vector<RecipeDifference>& differences) {
+  std::vector<std::string> words;
+  for (const auto& [field, before, after] : differences)
+    words.push_back(fmt::format("{} was {} and is {}", field, before, after));
+  return fmt::format("{}", fmt::join(words, ", "));
+}
+
+// Resuming with a different recipe is an error: a run is one recipe from its first checkpoint on, unless it is
+// extended. Fields that the file lacks have their defaults.
+void settle_recipe(const Recipe& recipe, const fs::path& run, bool extend) {
   const auto path = run / kRunRecipe;
-  const auto text = recipe_yaml(recipe);
-  const bool has_begun =
-      fs::exists(run / kPretrainingFiles.model) || !checkpoint_steps(run / kPretrainingFiles.checkpoints).empty();
-  if (!fs::exists(path) || !has_begun) return write_durably(path, text);
-  if (recipe_yaml(parse_recipe(read_text(path, 1u << 20), path.string(), {})) != text) {
-    fail(ErrorKind::Usage,
-         "{}: this folder holds a run of another recipe; use a new folder, or the same recipe and settings to go on",
-         path.string());
+  const auto steps = checkpoint_steps(run / kPretrainingFiles.checkpoints);
+  const bool has_begun = fs::exists(run / kPretrainingFiles.model) || !steps.empty();
+  if (!fs::exists(path) || !has_begun) return write_durably(path, recipe_yaml(recipe));
+  const auto kept = parse_recipe(read_text(path, 1u << 20), path.string(), {});
+  auto different = recipe_differences(kept, recipe);
+  if (different.empty()) return;
+  auto fixed = different;
+  std::erase_if(fixed, [](const RecipeDifference& d) { return may_change_in_a_run(d.field); });
+  if (!fixed.empty()) {
+    fail(ErrorKind::Usage, "{}: the run in this folder has another recipe: {}; use a new folder, or the old values",
+         path.string(), in_words(fixed));
   }
+  if (!extend) {
+    fail(ErrorKind::Usage,
+         "{}: the run in this folder has another recipe: {}; use a new folder, the old values, or extend the run "
+         "(`essh train --extend`)",
+         path.string(), in_words(different));
+  }
+  if (recipe.run.steps < kept.run.steps && !steps.empty() && recipe.run.steps < steps.back())
+    fail(ErrorKind::Usage, "{}: run.steps is {}, and {} steps have been made", path.string(), recipe.run.steps,
+         steps.back());
+  for (const char* stale : {kRefinementFiles.model, kRefinementFiles.checkpoints}) {
+    if (recipe.run.steps != kept.run.steps && fs::exists(run / stale))
+      fail(ErrorKind::Usage, "{}: belongs to the shorter run; move it away, extend, then refine again",
+           (run / stale).string());
+  }
+  log::info("{}: extended: {}", run.string(), in_words(different));
+  write_durably(path, recipe_yaml(recipe));
 }
 
 }  // namespace
@@ -320,7 +329,7 @@ void run_training(const Recipe& recipe, const fs::path& run, Stream& stream, con
   if (ranks.first()) {
     make_folder(run);
     lock.emplace(run / kRunLock);
-    settle_recipe(recipe, run);
+    settle_recipe(recipe, run, options.extend);
   }
   const TrainingData data(recipe.data);
   const auto config = recipe_config(recipe, data.vocab_size(), data.eos_id());

@@ -10,6 +10,8 @@ namespace essh {
 struct RunOptions {
   // Stop after this many steps of this call, as if interrupted; 0 goes to the end.
   Index stop_after = 0;
+  // Go on with a recipe that differs from the run's where may_change_in_a_run() allows it: more steps, moved data.
+  bool extend = false;
 };
 
 // Pretrains into a run folder (store/run_folder.h), or goes on where it stopped.
