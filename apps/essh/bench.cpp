@@ -1,12 +1,14 @@
 #include <memory>
 
 #include "apps/essh/device_options.h"
+#include "apps/essh/number_option.h"
 #include "apps/essh/verbs.h"
 #include "essh/base/json.h"
 #include "essh/base/units.h"
 #include "essh/evaluate/latency.h"
 #include "essh/evaluate/throughput.h"
 #include "essh/model/initialise.h"
+#include "essh/store/provenance.h"
 #include "essh/store/run_folder.h"
 
 namespace essh::verbs {
@@ -26,7 +28,9 @@ struct Options {
 // A model folder or run, or a preset with its initial weights: speed does not depend on what was learnt.
 StoredModel open_model(const Options& o) {
   const auto names = preset_names();
-  if (std::ranges::find(names, o.model) == names.end()) return StoredModel::open(model_of_run(o.model));
+  // A folder of that name is meant before a preset, as elsewhere.
+  if (std::ranges::find(names, o.model) == names.end() || fs::is_directory(o.model))
+    return StoredModel::open(model_of_run(o.model));
   const auto config = preset(o.model);
   LoadedModel model{config, Parameters<float>(config)};
   initialise(model.parameters, config, 1);
@@ -103,7 +107,7 @@ void bench_training(const Options& o) {
 void bench_prefill(Options o) {
   OpenDevice device(o.device);
   const auto model = open_model(o);
-  const auto tier = find_tier(model.config(), o.tier);
+  const auto tier = find_tier(model_of_run(o.model), model.config(), o.tier);
   o.prefill.all_logits = !o.last_logit;
   Json list = Json::array();
   for (const Index length : o.lengths) {
@@ -143,7 +147,7 @@ void bench_prefill(Options o) {
 void bench_decoding(const Options& o) {
   OpenDevice device(o.device);
   const auto model = open_model(o);
-  const auto tier = find_tier(model.config(), o.tier);
+  const auto tier = find_tier(model_of_run(o.model), model.config(), o.tier);
   const auto result = measure_latency(model, tier, device.stream, o.device.engine(), o.latency);
   if (o.json) {
     const double rate = 1e3 / result.decode_ms;
@@ -191,12 +195,15 @@ void add_bench(CLI::App& app) {
     auto o = std::make_shared<Options>();
     auto* kind = add_kind(*verb, "train", "whole training steps on random tokens", o, bench_training);
     kind->add_option("PRESET", o->model, presets)->required()->check(CLI::IsMember(preset_names()));
-    kind->add_option("--micro-batch", o->training.micro_batch, "sequences in one pass")->capture_default_str();
-    kind->add_option("--accumulation", o->training.accumulation, "passes in one step")->capture_default_str();
-    kind->add_option("--context", o->training.context, "tokens of a sequence")->capture_default_str();
-    kind->add_option("--loss-rows", o->training.loss_rows, "positions whose logits are held at once")
+    add_number(*kind, "--micro-batch", o->training.micro_batch, "sequences in one pass", 1, 1 << 20)
         ->capture_default_str();
-    kind->add_option("--steps", o->training.steps, "timed steps")->capture_default_str();
+    add_number(*kind, "--accumulation", o->training.accumulation, "passes in one step", 1, 1 << 20)
+        ->capture_default_str();
+    add_number(*kind, "--context", o->training.context, "tokens of a sequence", 1, 1 << 24)->capture_default_str();
+    add_number(*kind, "--loss-rows", o->training.loss_rows, "positions whose logits are held at once; 0 for all", 0,
+               1 << 24)
+        ->capture_default_str();
+    add_number(*kind, "--steps", o->training.steps, "timed steps", 1, 1 << 20)->capture_default_str();
     kind->add_flag("--mixed", o->training.mixed, "capacity-mixed with f = 0.75 and distillation");
     kind->add_flag("--profile", o->training.profile, "GPU time by kernel, of a few further micro-batches");
     kind->footer("Example: essh bench train 370m --device cuda --micro-batch 8 --accumulation 16");
@@ -206,8 +213,10 @@ void add_bench(CLI::App& app) {
     auto* kind = add_kind(*verb, "prefill", "reading prompts, batch 1", o, bench_prefill);
     kind->add_option("MODEL", o->model, "a model folder, a run, or a preset with initial weights")->required();
     kind->add_option("--tier", o->tier, "T4, full, xi=0.3 or 18x1792")->capture_default_str();
-    kind->add_option("--lengths", o->lengths, "tokens of the prompts")->delimiter(',')->capture_default_str();
-    kind->add_option("--piece", o->prefill.piece, "tokens taken in at once")->capture_default_str();
+    add_number(*kind, "--lengths", o->lengths, "tokens of the prompts", 1, Index{1} << 30)
+        ->delimiter(',')
+        ->capture_default_str();
+    add_number(*kind, "--piece", o->prefill.piece, "tokens taken in at once", 1, 1 << 24)->capture_default_str();
     o->device.add_deterministic(*kind);
     kind->add_flag("--last-logit", o->last_logit, "logits of the last token only");
     kind->add_flag("--profile", o->profile, "GPU time by kernel, of a further prompt of the last length");
@@ -219,8 +228,8 @@ void add_bench(CLI::App& app) {
     kind->add_option("MODEL", o->model, "a model folder, a run, or a preset with initial weights")->required();
     kind->add_option("--tier", o->tier, "T4, full, xi=0.3 or 18x1792")->capture_default_str();
     o->device.add_deterministic(*kind);
-    kind->add_option("--depth", o->latency.depth, "tokens read before")->capture_default_str();
-    kind->add_option("--steps", o->latency.steps, "timed steps")->capture_default_str();
+    add_number(*kind, "--depth", o->latency.depth, "tokens read before", 1, Index{1} << 30)->capture_default_str();
+    add_number(*kind, "--steps", o->latency.steps, "timed steps", 1, 1 << 20)->capture_default_str();
     kind->footer("Example: essh bench decode models/tiny --depth 2048");
   }
 }

@@ -3,6 +3,7 @@
 #include <cstdlib>
 #include <filesystem>
 
+#include "apps/essh/number_option.h"
 #include "essh/base/file.h"
 #include "essh/base/json.h"
 #include "essh/base/log.h"
@@ -42,7 +43,7 @@ void DeviceOptions::add_to(CLI::App& verb) {
 
 void DeviceOptions::add_places(CLI::App& verb) {
   verb.add_option("--device", device, "cpu, cuda, cuda:N, or auto: a GPU when there is one");
-  verb.add_option("--threads", threads, "cores to use (all by default)")->check(CLI::Range(1, 4096));
+  add_number(verb, "--threads", threads, "cores to use (all by default)", 1, 4096);
 }
 
 void DeviceOptions::add_deterministic(CLI::App& verb) {

@@ -3,6 +3,7 @@
 #include <memory>
 
 #include "apps/essh/device_options.h"
+#include "apps/essh/number_option.h"
 #include "apps/essh/verbs.h"
 #include "essh/base/json.h"
 #include "essh/base/log.h"
@@ -32,9 +33,11 @@ PerplexityReport measure(const Options& o, const std::string& model, Stream& str
   const auto most = o.windows > 0 ? o.windows * o.context + 1 : std::numeric_limits<std::int64_t>::max();
   const auto text =
       EvaluationText::open(o.data, folder, o.tokenizer, static_cast<TokenId>(engine.config().eos_token_id), most);
-  auto report = measure_perplexity(
-      engine, text,
-      {.tiers = choose_tiers(engine.config(), o.tiers), .context = o.context, .windows = o.windows, .batch = o.batch});
+  auto report = measure_perplexity(engine, text,
+                                   {.tiers = choose_tiers(folder, engine.config(), o.tiers),
+                                    .context = o.context,
+                                    .windows = o.windows,
+                                    .batch = o.batch});
   log::info("{}: {} windows of {} tokens, {} predicted, {} left out", text.name(), report.windows, report.context,
             report.tokens, o.windows > 0 ? "the rest" : fmt::format("{}", report.left_out));
   return report;
@@ -43,9 +46,9 @@ PerplexityReport measure(const Options& o, const std::string& model, Stream& str
 void print_table(const PerplexityReport& report, const std::string& model) {
   fmt::print("{}: context {}, {} tokens{}\n\n", model, report.context, report.tokens,
              report.bytes > 0 ? fmt::format(", {} of text", format_bytes(report.bytes)) : "");
-  fmt::print("{:<8} {:>15} {:>9} {:>11} {:>10}\n", "tier", "parameters", "nll", "perplexity", "bits/byte");
+  fmt::print("{:<10} {:>15} {:>9} {:>11} {:>10}\n", "tier", "parameters", "nll", "perplexity", "bits/byte");
   for (const auto& tier : report.tiers) {
-    fmt::print("{:<8} {:>15} {:>9.4f} {:>11.3f} {:>10}\n", tier.tier.name, tier.parameters, tier.nll, tier.perplexity,
+    fmt::print("{:<10} {:>15} {:>9.4f} {:>11.3f} {:>10}\n", tier.tier.name, tier.parameters, tier.nll, tier.perplexity,
                report.bytes > 0 ? fmt::format("{:.4f}", tier.bits_per_byte) : "-");
   }
 }
@@ -62,12 +65,12 @@ void print_comparison(const std::vector<PerplexityReport>& reports, const std::v
     if (report.tokens != reports.front().tokens)
       log::warn("the models cut the text into different tokens: compare bits per byte (--json), not perplexities");
   }
-  fmt::print("perplexity at context {}\n\n{:<8}", reports.front().context, "tier");
+  fmt::print("perplexity at context {}\n\n{:<10}", reports.front().context, "tier");
   const auto width = [](const std::string& model) { return std::max<std::size_t>(12, model.size() + 2); };
   for (const auto& model : models) fmt::print("{:>{}}", model, width(model));
   fmt::print("\n");
   for (const auto& name : tiers) {
-    fmt::print("{:<8}", name);
+    fmt::print("{:<10}", name);
     for (std::size_t m = 0; m < models.size(); ++m) {
       const auto& measured = reports[m].tiers;
       const auto found =
@@ -101,13 +104,10 @@ void add_perplexity(CLI::App& verb) {
                   "a prepared dataset (its validation split), or files of text, JSONL, .gz, .zst ...")
       ->required();
   ppl->add_option("--tiers", o->tiers, "all, or some: T1,T4,xi=0.3,18x1792")->delimiter(',')->capture_default_str();
-  ppl->add_option("--context", o->context, "tokens a window predicts, from nothing")
-      ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 24))
+  add_number(*ppl, "--context", o->context, "tokens a window predicts, from nothing", 1, std::int64_t{1} << 24)
       ->capture_default_str();
-  ppl->add_option("--windows", o->windows, "only the first so many (default: all)")
-      ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 32));
-  ppl->add_option("--batch", o->batch, "windows in one pass (default: about 4096 tokens)")
-      ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 20));
+  add_number(*ppl, "--windows", o->windows, "only the first so many (default: all)", 1, std::int64_t{1} << 32);
+  add_number(*ppl, "--batch", o->batch, "windows in one pass (default: about 4096 tokens)", 1, std::int64_t{1} << 20);
   ppl->add_option("--tokenizer", o->tokenizer, "a tokenizer for text files, when the model folder has none");
   o->device.add_to(*ppl);
   o->device.add_deterministic(*ppl);
@@ -149,9 +149,9 @@ void print_table(const RecallReport& report, const std::string& model) {
   fmt::print("{}: {}{}, length {}, {} symbols, {} sequences, chance {:.4f}\n\n", model, report.task.name,
              report.task.name == "mqar" ? fmt::format(" of {} pairs", report.task.pairs) : "", report.task.length,
              report.task.symbols, report.samples, report.chance);
-  fmt::print("{:<8} {:>15} {:>9} {:>9} {:>9}\n", "tier", "parameters", "accuracy", "complete", "nll");
+  fmt::print("{:<10} {:>15} {:>9} {:>9} {:>9}\n", "tier", "parameters", "accuracy", "complete", "nll");
   for (const auto& tier : report.tiers) {
-    fmt::print("{:<8} {:>15} {:>9.4f} {:>9.4f} {:>9.4f}\n", tier.tier.name, tier.parameters, tier.accuracy,
+    fmt::print("{:<10} {:>15} {:>9.4f} {:>9.4f} {:>9.4f}\n", tier.tier.name, tier.parameters, tier.accuracy,
                tier.complete, tier.nll);
   }
 }
@@ -163,7 +163,7 @@ void run_recall(const RecallArguments& a) {
     const auto folder = model_of_run(model);
     Engine engine(StoredModel::open(folder), device.stream, a.device.engine());
     auto options = a.recall;
-    options.tiers = choose_tiers(engine.config(), a.tiers);
+    options.tiers = choose_tiers(folder, engine.config(), a.tiers);
     const auto report = measure_recall(engine, SyntheticTask(task_of(a, folder)), options);
     if (a.json)
       list.push_back(to_json(report, model));
@@ -178,15 +178,11 @@ void add_recall(CLI::App& verb) {
   auto a = std::make_shared<RecallArguments>();
   recall->add_option("MODEL", a->models, "model or run folders")->required();
   recall->add_option("--task", a->task, "mqar or palindrome (default: what the model was trained on; likewise below)");
-  recall->add_option("--length", a->length, "tokens per sequence")
-      ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 24));
-  recall->add_option("--pairs", a->pairs, "mqar: keys with their values")
-      ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 22));
-  recall->add_option("--symbols", a->symbols, "of the task")->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 24));
-  recall->add_option("--samples", a->recall.samples, "sequences")
-      ->check(CLI::Range(Index{1}, Index{1} << 32))
-      ->capture_default_str();
-  recall->add_option("--seed", a->recall.seed, "of the held-out sequences")->capture_default_str();
+  add_number(*recall, "--length", a->length, "tokens per sequence", 1, std::int64_t{1} << 24);
+  add_number(*recall, "--pairs", a->pairs, "mqar: keys with their values", 1, std::int64_t{1} << 22);
+  add_number(*recall, "--symbols", a->symbols, "of the task", 1, std::int64_t{1} << 24);
+  add_number(*recall, "--samples", a->recall.samples, "sequences", 1, Index{1} << 32)->capture_default_str();
+  add_seed(*recall, a->recall.seed, "of the held-out sequences");
   recall->add_option("--tiers", a->tiers, "all, or some: T1,T4,xi=0.3,18x1792")->delimiter(',')->capture_default_str();
   a->device.add_to(*recall);
   recall->add_flag("--json", a->json, "print JSON: one object, or a list of them for several models");

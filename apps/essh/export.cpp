@@ -3,11 +3,14 @@
 #include <filesystem>
 #include <memory>
 
+#include "apps/essh/number_option.h"
+#include "apps/essh/output_file.h"
 #include "apps/essh/verbs.h"
 #include "essh/base/json.h"
 #include "essh/base/log.h"
 #include "essh/base/units.h"
 #include "essh/model/cost.h"
+#include "essh/store/provenance.h"
 #include "essh/store/run_folder.h"
 
 namespace essh::verbs {
@@ -27,11 +30,11 @@ struct Options {
   bool json = false;
 };
 
-std::vector<Tier> wanted_tiers(const Options& o, const ModelConfig& config) {
+std::vector<Tier> wanted_tiers(const Options& o, const fs::path& folder, const ModelConfig& config) {
   std::vector<Tier> tiers;
   if (o.all == "all") tiers = tiers_of(config);
-  for (const auto& name : o.tiers) tiers.push_back(find_tier(config, name));
-  if (o.budget > 0) tiers.push_back(find_tier(config, fmt::format("xi={}", o.budget)));
+  for (const auto& name : o.tiers) tiers.push_back(find_tier(folder, config, name));
+  if (o.budget > 0) tiers.push_back(find_tier(folder, config, fmt::format("xi={}", o.budget)));
   if (config.has(MixerKind::Spectral) && (o.channels > 0) != (o.ffn > 0))
     fail(ErrorKind::Usage, "export: --channels and --ffn go together");
   if (o.ffn > 0) tiers.push_back(custom_tier(config, {o.channels, o.ffn}));
@@ -59,32 +62,44 @@ void run(const Options& o) {
   const auto folder = model_of_run(o.model);
   const auto parent = load_model(folder);
   const auto hash = model_hash(folder);
-  const auto tiers = wanted_tiers(o, parent.config);
+  const auto tiers = wanted_tiers(o, folder, parent.config);
   const bool several = tiers.size() > 1 || o.all == "all";
   ExportOptions options{.dtype = parse_dtype(o.dtype.empty() ? parent.config.torch_dtype : o.dtype),
                         .existing = o.force ? ExistingFolder::Replace : ExistingFolder::Refuse};
   if (!o.shard_bytes.empty())
     options.shard_bytes = std::max<std::uint64_t>(1, parse_bytes(o.shard_bytes, "--shard-bytes"));
-  const auto target_of = [&](const Tier& tier) {
-    return several ? fs::path(o.out) / folder_name(parent.config, tier) : fs::path(o.out);
-  };
-  // Before the first of them is written.
-  for (const auto& tier : tiers) {
-    for (const auto& source : read_by_export(o.model, folder)) refuse_overlap(source, target_of(tier));
+  // All targets, before the first is written.
+  std::vector<fs::path> targets;
+  for (const auto& tier : tiers)
+    targets.push_back(several ? fs::path(o.out) / folder_name(parent.config, tier) : fs::path(o.out));
+  for (const auto& target : targets) {
+    for (const auto& source : read_by_export(o.model, folder)) refuse_overlap(source, target);
+    check_new_folder(target, o.force);
   }
   if (several) make_folder(o.out);
+  // Matrices may lose bits here, and only here.
+  const bool rounded = dtype_size(options.dtype) < dtype_size(parse_dtype(parent.config.torch_dtype)) ||
+                       (options.dtype != parse_dtype(parent.config.torch_dtype) && options.dtype != DType::F32);
+  if (rounded)
+    log::info("matrices are rounded from {} to {}: the exports equal the family rounded alike, not the family itself",
+              parent.config.torch_dtype, torch_name(options.dtype));
   Json list = Json::array();
-  for (const auto& tier : tiers) {
-    const fs::path target = target_of(tier);
+  for (std::size_t i = 0; i < tiers.size(); ++i) {
+    const auto& tier = tiers[i];
+    const auto& target = targets[i];
     export_tier(parent, folder, hash, tier, target, options);
     const auto cost = cost_of(parent.config, tier.capacity);
-    log::info("{:<5} {:>3} channels {:>6} ffn {:>14} parameters  {}", tier.name, tier.capacity.channels,
-              tier.capacity.ffn, cost.parameters, target.string());
+    if (!o.json)
+      fmt::print("{:<8} {:>3} channels {:>6} ffn {:>14} parameters  {}{}\n", tier.name, tier.capacity.channels,
+                 tier.capacity.ffn, cost.parameters, target.string(),
+                 rounded ? fmt::format(" (rounded to {})", torch_name(options.dtype)) : "");
     list.push_back({{"tier", tier.name},
                     {"folder", target.string()},
                     {"channels", tier.capacity.channels},
                     {"ffn", tier.capacity.ffn},
-                    {"parameters", cost.parameters}});
+                    {"parameters", cost.parameters},
+                    {"dtype", torch_name(options.dtype)},
+                    {"rounded", rounded}});
   }
   if (o.json) fmt::print("{}\n", to_text({{"model", o.model}, {"exports", list}}, 2));
 }
@@ -98,9 +113,9 @@ void add_export(CLI::App& app) {
   verb->add_option("all", o->all, "the word all: every named tier, each in a folder of its own under OUT")
       ->check(CLI::IsMember({"all"}));
   verb->add_option("--tier", o->tiers, "named tiers, e.g. T4 or T1,T4")->delimiter(',');
-  verb->add_option("--xi", o->budget, "a budget in (0, 1] for the two-rate map");
-  verb->add_option("--channels", o->channels, "spectral channels to keep");
-  verb->add_option("--ffn", o->ffn, "feed-forward units to keep");
+  add_number(*verb, "--xi", o->budget, "a budget for the two-rate map", 1e-6, 1);
+  add_number(*verb, "--channels", o->channels, "spectral channels to keep", 1, 1 << 24);
+  add_number(*verb, "--ffn", o->ffn, "feed-forward units to keep", 1, 1 << 24);
   verb->add_option("--dtype", o->dtype, "stored matrices: f32, bf16, f16 (the family's own by default)");
   verb->add_option("--shard-bytes", o->shard_bytes, "split the weights into files of at most this size (default 5GB)");
   verb->add_option("-o,--out", o->out, "the new folder, or the folder of folders")->required();

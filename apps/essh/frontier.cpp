@@ -4,6 +4,8 @@
 #include <memory>
 
 #include "apps/essh/device_options.h"
+#include "apps/essh/number_option.h"
+#include "apps/essh/output_file.h"
 #include "apps/essh/verbs.h"
 #include "essh/base/file.h"
 #include "essh/base/json.h"
@@ -30,7 +32,7 @@ struct Options {
 void add_model(const Options& o, const std::string& model, Stream& stream, Frontier& frontier) {
   const auto folder = model_of_run(model);
   const auto stored = StoredModel::open(folder);
-  const auto tiers = choose_tiers(stored.config(), o.tiers);
+  const auto tiers = choose_tiers(folder, stored.config(), o.tiers);
   auto points = measure_costs(stored, model, tiers, stream, o.device.engine(), o.latency);
   if (!o.data.empty()) {
     const auto most = o.windows > 0 ? o.windows * o.context + 1 : std::numeric_limits<std::int64_t>::max();
@@ -54,6 +56,7 @@ void print_table(const Frontier& frontier) {
 }
 
 void run(const Options& o) {
+  for (const auto& path : {o.csv, o.svg}) check_output_file(path);
   OpenDevice device(o.device);
   auto* cpu = device.stream.cpu();
   Frontier frontier{.depth = o.latency.depth,
@@ -83,17 +86,13 @@ void add_frontier(CLI::App& app) {
   verb->add_option("MODEL", o->models, "a run, a family, or several model folders")->required();
   verb->add_option("--data", o->data, "measure quality too: a prepared dataset, or files of text");
   verb->add_option("--tiers", o->tiers, "all, or some: T1,T4,xi=0.3,18x1792")->delimiter(',')->capture_default_str();
-  verb->add_option("--context", o->context, "tokens a window predicts, from nothing")
-      ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 24))
+  add_number(*verb, "--context", o->context, "tokens a window predicts, from nothing", 1, std::int64_t{1} << 24)
       ->capture_default_str();
-  verb->add_option("--windows", o->windows, "only the first so many (default: all)")
-      ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 32));
-  verb->add_option("--depth", o->latency.depth, "tokens read before decoding is timed; also the timed prompt")
-      ->check(CLI::Range(Index{1}, Index{1} << 24))
+  add_number(*verb, "--windows", o->windows, "only the first so many (default: all)", 1, std::int64_t{1} << 32);
+  add_number(*verb, "--depth", o->latency.depth, "tokens read before decoding is timed; also the timed prompt", 1,
+             Index{1} << 24)
       ->capture_default_str();
-  verb->add_option("--steps", o->latency.steps, "timed decoding steps")
-      ->check(CLI::Range(1, 1 << 20))
-      ->capture_default_str();
+  add_number(*verb, "--steps", o->latency.steps, "timed decoding steps", 1, 1 << 20)->capture_default_str();
   verb->add_option("--tokenizer", o->tokenizer, "a tokenizer for text files, when the model folder has none");
   o->device.add_to(*verb);
   verb->add_option("--csv", o->csv, "also write the table to this file")->type_name("FILE");

@@ -1,15 +1,19 @@
 #include <filesystem>
 #include <memory>
+#include <optional>
 
 #include "apps/essh/verbs.h"
 #include "essh/base/json.h"
 #include "essh/base/units.h"
 #include "essh/model/cost.h"
 #include "essh/store/model_folder.h"
+#include "essh/store/provenance.h"
 #include "essh/store/run_folder.h"
+#include "essh/text/tokenizer.h"
 
 namespace essh::verbs {
 namespace {
+namespace fs = std::filesystem;
 
 struct Options {
   std::string what;
@@ -38,17 +42,65 @@ std::string mixers_of(const ModelConfig& c) {
   return fmt::format("{}", fmt::join(kinds, "; "));
 }
 
+// What a folder holds besides its sizes.
+struct FolderFacts {
+  fs::path folder;
+  Provenance origin;
+  std::string tokenizer = {};  // empty: none
+  std::uint64_t disk_bytes = 0;
+};
+
+FolderFacts facts_of(const fs::path& folder) {
+  FolderFacts facts{.folder = folder, .origin = read_provenance(folder)};
+  if (fs::exists(folder / "tokenizer.json"))
+    facts.tokenizer = fmt::format("tokenizer.json, {} entries", load_tokenizer(folder)->vocab_size());
+  for (const auto& entry : fs::directory_iterator(folder)) {
+    if (entry.is_regular_file()) facts.disk_bytes += entry.file_size();
+  }
+  return facts;
+}
+
+void print(const FolderFacts& facts, const ModelConfig& config) {
+  const auto& origin = facts.origin;
+  if (!origin.tier.empty()) {
+    fmt::print("export of tier {}{} of the family {:.12}...\n", origin.tier,
+               origin.xi > 0 ? fmt::format(" (xi={:.6g})", origin.xi) : "", origin.parent);
+  } else if (!origin.kind.empty()) {
+    fmt::print("{} family\n", origin.kind);
+  }
+  fmt::print("{} matrices, {} on disk, {}\n", config.torch_dtype, format_bytes(static_cast<double>(facts.disk_bytes)),
+             facts.tokenizer.empty() ? "no tokenizer" : facts.tokenizer);
+}
+
+Json to_json(const FolderFacts& facts, const ModelConfig& config) {
+  const auto known = [](const std::string& text) { return text.empty() ? Json() : Json(text); };
+  return {{"folder", facts.folder.string()},  {"kind", known(facts.origin.kind)},
+          {"tier", known(facts.origin.tier)}, {"parent", known(facts.origin.parent)},
+          {"dtype", config.torch_dtype},      {"tokenizer", known(facts.tokenizer)},
+          {"disk_bytes", facts.disk_bytes}};
+}
+
+// An export's only tier goes by the name it has in its family.
+std::vector<Tier> tiers_to_show(const ModelConfig& config, const std::optional<FolderFacts>& facts) {
+  auto tiers = tiers_of(config);
+  if (!config.elastic.is_family() && facts && !facts->origin.tier.empty())
+    tiers.front() = {facts->origin.tier, facts->origin.xi, tiers.front().capacity};
+  return tiers;
+}
+
 void info(const Options& o) {
-  const bool folder = std::filesystem::is_directory(o.what);
-  const auto config = folder ? read_config(model_of_run(o.what)) : preset(o.what);
+  std::optional<FolderFacts> facts;
+  if (fs::is_directory(o.what)) facts = facts_of(model_of_run(o.what));
+  const auto config = facts ? read_config(facts->folder) : preset(o.what);
   Json tiers = Json::array();
   if (!o.json) {
-    fmt::print("{}: {} blocks ({}), width {}, vocabulary {}\n\n", o.what, config.num_hidden_layers, mixers_of(config),
+    fmt::print("{}: {} blocks ({}), width {}, vocabulary {}\n", o.what, config.num_hidden_layers, mixers_of(config),
                config.hidden_size, config.vocab_size);
-    fmt::print("{:<6} {:>7} {:>9} {:>6} {:>15} {:>11} {:>11} {:>13}\n", "tier", "budget", "channels", "ffn",
+    if (facts) print(*facts, config);
+    fmt::print("\n{:<10} {:>7} {:>9} {:>6} {:>15} {:>11} {:>11} {:>13}\n", "tier", "budget", "channels", "ffn",
                "parameters", "state", "KV", "FLOPs/token");
   }
-  for (const auto& tier : tiers_of(config)) {
+  for (const auto& tier : tiers_to_show(config, facts)) {
     const auto cost = cost_of(config, tier.capacity);
     tiers.push_back({{"tier", tier.name},
                      {"xi", tier.budget},
@@ -59,21 +111,27 @@ void info(const Options& o) {
                      {"kv_bytes", cost.kv_bytes},
                      {"flops_per_token", cost.flops_per_token}});
     if (!o.json) {
-      fmt::print("{:<6} {:>7.4g} {:>9} {:>6} {:>15} {:>11} {:>11} {:>13}\n", tier.name, tier.budget,
-                 tier.capacity.channels, tier.capacity.ffn, cost.parameters,
-                 format_bytes(static_cast<double>(cost.state_bytes)), format_bytes(static_cast<double>(cost.kv_bytes)),
+      fmt::print("{:<10} {:>7} {:>9} {:>6} {:>15} {:>11} {:>11} {:>13}\n", tier.name,
+                 tier.budget > 0 ? fmt::format("{:.4g}", tier.budget) : "-", tier.capacity.channels, tier.capacity.ffn,
+                 cost.parameters, format_bytes(static_cast<double>(cost.state_bytes)),
+                 format_bytes(static_cast<double>(cost.kv_bytes)),
                  format_count(static_cast<double>(cost.flops_per_token)));
     }
   }
-  if (o.json) fmt::print("{}\n", to_text({{"preset", o.what}, {"tiers", tiers}}, 2));
+  if (!o.json) return;
+  Json object = {{"preset", o.what}, {"tiers", tiers}};
+  if (facts) object.update(to_json(*facts, config));
+  fmt::print("{}\n", to_text(object, 2));
 }
 
 }  // namespace
 
 void add_info(CLI::App& app) {
-  auto* verb = app.add_subcommand("info", "tiers of a preset or a model: parameters, state, KV, FLOPs");
+  auto* verb = app.add_subcommand(
+      "info", "tiers of a preset or a model: parameters, state, KV, FLOPs; of a folder also where it comes from");
   auto o = std::make_shared<Options>();
-  verb->add_option("MODEL", o->what, fmt::format("a model folder, or a preset: {}", fmt::join(preset_names(), ", ")))
+  verb->add_option("MODEL", o->what,
+                   fmt::format("a model folder, a run, or a preset: {}", fmt::join(preset_names(), ", ")))
       ->required();
   verb->add_flag("--json", o->json, "print JSON");
   verb->footer("Example: essh info 370m --json");

@@ -1,8 +1,9 @@
 #include <memory>
 
+#include "apps/essh/number_option.h"
+#include "apps/essh/output_file.h"
 #include "apps/essh/verbs.h"
 #include "essh/base/json.h"
-#include "essh/base/log.h"
 #include "essh/model/cost.h"
 #include "essh/model/initialise.h"
 #include "essh/store/model_folder.h"
@@ -22,6 +23,7 @@ struct Options {
 };
 
 void init(const Options& o) {
+  check_new_folder(o.out, o.force);
   auto config = preset(o.preset);
   if (o.vocabulary > 0) {
     config.vocab_size = o.vocabulary;
@@ -37,8 +39,8 @@ void init(const Options& o) {
       to_text({{"format", 1}, {"kind", "initial"}, {"preset", o.preset}, {"seed", o.seed}, {"modes", o.modes}}, 2);
   if (!o.tokenizer.empty()) save.copied = {o.tokenizer};
   save_model(o.out, config, parameters, full_capacity(config), save);
-  log::info("{}: {} parameters, seed {}, {} modes", o.out, cost_of(config, full_capacity(config)).parameters, o.seed,
-            o.modes);
+  fmt::print("{}: {} parameters, seed {}, {} modes\n", o.out, cost_of(config, full_capacity(config)).parameters, o.seed,
+             o.modes);
 }
 
 }  // namespace
@@ -48,11 +50,11 @@ void add_init(CLI::App& app) {
   auto o = std::make_shared<Options>();
   verb->add_option("PRESET", o->preset, fmt::format("one of {}", fmt::join(preset_names(), ", ")))->required();
   verb->add_option("-o,--out", o->out, "the new model folder")->required();
-  verb->add_option("--seed", o->seed, "of the random weights")->capture_default_str();
+  add_seed(*verb, o->seed, "of the random weights");
   verb->add_option("--modes", o->modes, fmt::format("initial modes: {}", fmt::join(modal_init_names(), ", ")))
       ->capture_default_str();
   verb->add_option("--dtype", o->dtype, "stored matrices: f32, bf16, f16")->capture_default_str();
-  verb->add_option("--vocab-size", o->vocabulary, "instead of the preset's")->check(CLI::Range(1, 1 << 24));
+  add_number(*verb, "--vocab-size", o->vocabulary, "instead of the preset's", 1, 1 << 24);
   verb->add_option("--tokenizer", o->tokenizer, "a tokenizer.json to put into the folder")->check(CLI::ExistingFile);
   verb->add_flag("--force", o->force, "replace a model folder of that name");
   verb->footer("Example: essh init tiny -o models/tiny --seed 1");

@@ -1,11 +1,13 @@
 #include <memory>
 
 #include "apps/essh/device_options.h"
+#include "apps/essh/output_file.h"
+#include "apps/essh/standard_streams.h"
 #include "apps/essh/verbs.h"
 #include "essh/base/file.h"
-#include "essh/base/log.h"
 #include "essh/config/fields.h"
 #include "essh/decode/session.h"
+#include "essh/store/provenance.h"
 #include "essh/store/run_folder.h"
 
 namespace essh::verbs {
@@ -17,11 +19,13 @@ struct Options {
 };
 
 std::vector<std::int32_t> read_tokens(const std::string& path) {
-  const auto json = read_json(path, {.bytes = std::uint64_t{1} << 30, .values = std::uint64_t{1} << 28});
-  if (!json.is_array()) fail(ErrorKind::BadFile, "{}: expected a JSON array of token ids", path);
+  constexpr JsonLimits kLimits{.bytes = std::uint64_t{1} << 30, .values = std::uint64_t{1} << 28};
+  const std::string place = path == "-" ? "standard input" : path;
+  const auto json = path == "-" ? parse_json(read_standard_input(), place, kLimits) : read_json(path, kLimits);
+  if (!json.is_array()) fail(ErrorKind::BadFile, "{}: expected a JSON array of token ids", place);
   std::vector<std::int32_t> tokens;
   for (std::size_t i = 0; i < json.size(); ++i)
-    tokens.push_back(detail::json_value<std::int32_t>(json[i], {}, fmt::format("{}: token {}", path, i)));
+    tokens.push_back(detail::json_value<std::int32_t>(json[i], {}, fmt::format("{}: token {}", place, i)));
   return tokens;
 }
 
@@ -37,9 +41,11 @@ std::string npy_header(std::size_t rows, std::size_t cols) {
 }
 
 void run(const Options& o) {
+  check_output_file(o.out);
+  const auto folder = model_of_run(o.model);
   OpenDevice device(o.device);
-  Engine engine(StoredModel::open(model_of_run(o.model)), device.stream, o.device.engine());
-  const auto tier = find_tier(engine.config(), o.tier);
+  Engine engine(StoredModel::open(folder), device.stream, o.device.engine());
+  const auto tier = find_tier(folder, engine.config(), o.tier);
   const auto tokens = read_tokens(o.tokens);
   std::error_code absent;
   if (std::filesystem::equivalent(o.tokens, o.out, absent))
@@ -51,7 +57,7 @@ void run(const Options& o) {
     file.write(std::as_bytes(std::span(logits.data, static_cast<std::size_t>(logits.rows * logits.cols))));
   });
   file.commit();
-  log::info("{}: logits of {} tokens at tier {}", o.out, tokens.size(), tier.name);
+  fmt::print("{}: logits of {} tokens at tier {}\n", o.out, tokens.size(), tier.name);
 }
 
 }  // namespace
@@ -59,8 +65,8 @@ void run(const Options& o) {
 void add_logits(CLI::App& app) {
   auto* verb = app.add_subcommand("logits", "logits of every position of a token sequence, as a NumPy file");
   auto o = std::make_shared<Options>();
-  verb->add_option("MODEL", o->model, "a model folder")->required();
-  verb->add_option("--tokens", o->tokens, "a JSON array of token ids")->required();
+  verb->add_option("MODEL", o->model, "a model folder or a run")->required();
+  verb->add_option("--tokens", o->tokens, "a JSON array of token ids, or - for standard input")->required();
   verb->add_option("--out", o->out, "float32 [tokens, vocabulary] in .npy format")->required();
   verb->add_option("--tier", o->tier, "T4, full, xi=0.3 or 18x1792")->capture_default_str();
   verb->add_option("--path", o->path, "parallel: chunked scan; recurrent: token by token")

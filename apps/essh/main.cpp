@@ -1,9 +1,16 @@
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <unistd.h>
 
+#include <cerrno>
+#include <cstring>
 #include <exception>
 #include <filesystem>
+#include <iostream>
 #include <new>
+#include <system_error>
 
+#include "apps/essh/parse_error.h"
 #include "apps/essh/verbs.h"
 #include "essh/base/error.h"
 #include "essh/base/log.h"
@@ -11,6 +18,24 @@
 #include "essh/comm/group.h"
 
 namespace {
+
+// A file opened by us must not become standard output because the caller closed that. Reads and writes of the
+// substitutes fail.
+void occupy_standard_streams() {
+  for (const int stream : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
+    if (::fcntl(stream, F_GETFD) == -1) ::open("/dev/null", stream == STDIN_FILENO ? O_WRONLY : O_RDONLY);
+  }
+}
+
+[[noreturn]] void fail_output() {
+  essh::fail(essh::ErrorKind::BadFile, "standard output: cannot be written ({})", std::strerror(errno));
+}
+
+// What was printed must have arrived: a full disk behind `>` is a failure of the command.
+void flush_output() {
+  std::cout.flush();
+  if (!std::cout || std::fflush(stdout) != 0 || std::ferror(stdout) != 0) fail_output();
+}
 
 int run(int argc, char** argv) {
   CLI::App app{"essh: train one language model, export any capacity of it, run it anywhere", "essh"};
@@ -26,9 +51,13 @@ int run(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    const int code = app.exit(error);
-    return code == 0 ? 0 : essh::exit_code(essh::ErrorKind::Usage);
+    if (error.get_exit_code() != 0) essh::fail(essh::ErrorKind::Usage, "{}", essh::verbs::explain(app, error));
+    app.exit(error);  // help or version
+  } catch (const std::system_error&) {
+    if (std::ferror(stdout) != 0) fail_output();  // thrown by fmt::print
+    throw;
   }
+  flush_output();
   return 0;
 }
 
@@ -36,6 +65,7 @@ int run(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   essh::install_signal_handlers();
+  occupy_standard_streams();
   essh::comm::RankGuard ranks;
   try {
     return ranks.leave(run(argc, argv));

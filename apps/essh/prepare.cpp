@@ -6,6 +6,7 @@
 #include <memory>
 #include <string>
 
+#include "apps/essh/number_option.h"
 #include "apps/essh/verbs.h"
 #include "essh/base/error.h"
 #include "essh/base/json.h"
@@ -122,17 +123,15 @@ void add_prepare(CLI::App& app) {
       ->capture_default_str();
   verb->add_option("--field", options.field, "the JSONL field or Parquet column that holds the text")
       ->capture_default_str();
-  verb->add_option("--valid-fraction", options.valid_fraction, "share of the documents kept for validation")
+  add_number(*verb, "--valid-fraction", options.valid_fraction, "share of the text kept for validation", 0, 1)
       ->capture_default_str();
-  verb->add_option("--shard-tokens", options.shard_tokens, "tokens of a shard")->capture_default_str();
-  verb->add_option("--seq", arguments->sequence, "count sequences of this length in the summary")
-      ->check(CLI::PositiveNumber);
+  add_number(*verb, "--shard-tokens", options.shard_tokens, "tokens of a shard", 1, kMostTokens)->capture_default_str();
+  add_number(*verb, "--seq", arguments->sequence, "count sequences of this length in the summary", 1,
+             std::int64_t{1} << 40);
   verb->add_option("--part", arguments->part, "I/N: do share I of N; each machine does one, into the same folder")
       ->capture_default_str();
   verb->add_flag("--strict", options.strict, "stop at the first bad line");
-  verb->add_option("--threads", options.threads, "threads that tokenise")
-      ->check(CLI::Range(1, 4096))
-      ->capture_default_str();
+  add_number(*verb, "--threads", options.threads, "threads that tokenise", 1, 4096)->capture_default_str();
   verb->add_flag("--json", arguments->json, "print the summary as JSON");
   verb->footer(
       "Documents of plain text stand between lines <|endoftext|>; a file without such lines is one document. Run the "

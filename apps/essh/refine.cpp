@@ -1,6 +1,7 @@
 #include <memory>
 
 #include "apps/essh/device_options.h"
+#include "apps/essh/number_option.h"
 #include "apps/essh/verbs.h"
 #include "essh/train/run.h"
 
@@ -22,8 +23,7 @@ void add_refine(CLI::App& app) {
   verb->add_option("RUN", o->run, "a run folder whose pretraining has finished")->required();
   verb->add_option("--set", o->settings, "a setting of the recipe, e.g. refine.steps=200; may be repeated")
       ->allow_extra_args(false);
-  verb->add_option("--stop-after", o->options.stop_after, "save and stop after this many steps")
-      ->check(CLI::NonNegativeNumber);
+  add_number(*verb, "--stop-after", o->options.stop_after, "save and stop after this many steps", 0, Index{1} << 40);
   verb->add_flag("--restart", o->options.restart,
                  "start over at step 0; what was produced so far is kept as NAME.1, NAME.2, ...");
   o->device.add_places(*verb);

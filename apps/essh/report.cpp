@@ -2,9 +2,9 @@
 
 #include <memory>
 
+#include "apps/essh/output_file.h"
 #include "apps/essh/verbs.h"
 #include "essh/base/file.h"
-#include "essh/base/log.h"
 #include "essh/store/run_folder.h"
 
 namespace essh::verbs {
@@ -15,9 +15,12 @@ struct Options {
 };
 
 void run(const Options& o) {
+  if (!std::filesystem::is_directory(o.run))
+    fail(ErrorKind::BadFile, "{}: no such folder; name the one that `essh train` wrote", o.run.string());
   const auto out = o.out.empty() ? o.run / kRunReport : o.out;
+  check_output_file(out);
   write_durably(out, to_html(read_run(o.run)));
-  log::info("{}", out.string());
+  fmt::print("{}\n", out.string());
 }
 
 }  // namespace

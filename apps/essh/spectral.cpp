@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "apps/essh/number_option.h"
+#include "apps/essh/output_file.h"
 #include "apps/essh/verbs.h"
 #include "essh/base/file.h"
 #include "essh/base/json.h"
@@ -150,6 +152,7 @@ plot::Figure draw(const Options& options, const Facts& facts) {
 }
 
 void run(const Options& options) {
+  check_output_file(options.svg);
   const Facts facts = measure(options);
   if (!options.svg.empty()) write_durably(options.svg, plot::to_svg(draw(options, facts)));
   if (options.json) {
@@ -164,12 +167,13 @@ void run(const Options& options) {
 void add_spectral(CLI::App& app) {
   auto* verb = app.add_subcommand("spectral", "spectral filters, the modes that start a model, and how well they fit");
   auto options = std::make_shared<Options>();
-  verb->add_option("--length", options->length, "filter length in tokens")->capture_default_str();
-  verb->add_option("--channels", options->channels, "number of channels")->capture_default_str();
-  verb->add_option("--modes", options->modes, "modes per channel")->capture_default_str();
+  add_number(*verb, "--length", options->length, "filter length in tokens", kMinFilterLength, kMaxFilterLength)
+      ->capture_default_str();
+  add_number(*verb, "--channels", options->channels, "number of channels", 1, 1 << 16)->capture_default_str();
+  add_number(*verb, "--modes", options->modes, "modes per channel", 1, 1 << 16)->capture_default_str();
   verb->add_option("--init", options->init, fmt::format("initialisation: {}", fmt::join(modal_init_names(), ", ")))
       ->capture_default_str();
-  verb->add_option("--seed", options->seed, "seed of the random initialisations")->capture_default_str();
+  add_seed(*verb, options->seed, "seed of the random initialisations");
   verb->add_flag("--json", options->json, "print JSON");
   verb->add_option("--svg", options->svg, "also draw the figures to this file")->type_name("FILE");
   verb->footer("Example: essh spectral --length 2048 --channels 32 --modes 8 --svg spectral.svg");

@@ -13,6 +13,9 @@
 #include <string>
 #include <vector>
 
+#include "apps/essh/number_option.h"
+#include "apps/essh/output_file.h"
+#include "apps/essh/standard_streams.h"
 #include "apps/essh/verbs.h"
 #include "essh/base/error.h"
 #include "essh/base/file.h"
@@ -30,25 +33,12 @@ namespace {
 
 namespace fs = std::filesystem;
 
-std::string read_standard_input() {
-  std::string text;
-  char buffer[1 << 16];
-  while (const std::size_t count = std::fread(buffer, 1, sizeof buffer, stdin)) text.append(buffer, count);
-  if (std::ferror(stdin)) fail(ErrorKind::BadFile, "standard input: cannot be read");
-  return text;
-}
-
-void write_standard_output(std::string_view bytes) {
-  if (std::fwrite(bytes.data(), 1, bytes.size(), stdout) != bytes.size() || std::fflush(stdout) != 0) {
-    fail(ErrorKind::BadFile, "standard output: cannot be written");
-  }
-}
-
 struct TrainArguments {
   std::vector<std::string> inputs;
   fs::path output;
   std::string format = "auto";
   std::string field = "text";
+  bool force = false;
   BpeTrainingOptions options;
   std::uint64_t max_words = 10'000'000;
   int threads = available_cores();
@@ -74,6 +64,7 @@ void count_words(const SourceFile& source, const std::string& field, BpeWordCoun
 
 void train(const TrainArguments& arguments) {
   check_training_options(arguments.options);
+  check_new_file(arguments.output, arguments.force);
   const auto format = arguments.format == "auto" ? std::nullopt : std::optional(parse_format(arguments.format));
   const auto files = find_sources(arguments.inputs, format, {});
   double total = 0;
@@ -115,8 +106,8 @@ void train(const TrainArguments& arguments) {
                                     {"distinct_words", words.size()},
                                     {"hash", tokenizer.hash()}}));
   } else {
-    log::info("{}: {} entries from {} in {} files", arguments.output.string(), tokenizer.vocab_size(),
-              format_bytes(static_cast<double>(counter.bytes())), files.size());
+    fmt::print("{}: {} entries from {} in {} files\n", arguments.output.string(), tokenizer.vocab_size(),
+               format_bytes(static_cast<double>(counter.bytes())), files.size());
   }
 }
 
@@ -249,7 +240,8 @@ void add_training(CLI::App& app) {
       ->capture_default_str();
   verb->add_option("--field", arguments->field, "the JSONL field or Parquet column that holds the text")
       ->capture_default_str();
-  verb->add_option("--vocab-size", arguments->options.vocab_size, "entries, with the 256 bytes and the special tokens")
+  add_number(*verb, "--vocab-size", arguments->options.vocab_size, "entries, with the 256 bytes and the special tokens",
+             257, 1 << 24)
       ->capture_default_str();
   verb->add_option("--pattern", arguments->options.pattern, "how text is cut into words: gpt2 or llama3")
       ->check(CLI::IsMember({"gpt2", "llama3"}))
@@ -257,12 +249,13 @@ void add_training(CLI::App& app) {
   arguments->options.special_tokens = {"<|endoftext|>"};
   verb->add_option("--special", arguments->options.special_tokens, "special tokens, which get the first ids")
       ->capture_default_str();
-  verb->add_option("--min-frequency", arguments->options.min_frequency, "pairs seen less often are not merged")
+  add_number(*verb, "--min-frequency", arguments->options.min_frequency, "pairs seen less often are not merged", 1,
+             std::int64_t{1} << 40)
       ->capture_default_str();
-  verb->add_option("--max-words", arguments->max_words, "distinct words held in memory")
-      ->check(CLI::Range(1000.0, 1e9))
+  add_number(*verb, "--max-words", arguments->max_words, "distinct words held in memory", 1000, 1'000'000'000)
       ->capture_default_str();
-  verb->add_option("--threads", arguments->threads, "threads that count words")->check(CLI::Range(1, 1024));
+  add_number(*verb, "--threads", arguments->threads, "threads that count words", 1, 4096);
+  verb->add_flag("--force", arguments->force, "replace a file of that name");
   verb->add_flag("--json", arguments->json, "print what was made as JSON");
   verb->footer("Example: essh tokenizer train corpus/ -o tokenizer.json --vocab-size 4096");
   verb->callback([arguments] { train(*arguments); });
@@ -275,8 +268,7 @@ void add_encode(CLI::App& app) {
       ->required();
   verb->add_flag("--json", arguments->json, "print a JSON array instead of ids and spaces");
   verb->add_flag("--jsonl", arguments->jsonl, "each line is one JSON string; print one JSON array for each");
-  verb->add_option("--threads", arguments->threads, "threads that encode the lines of --jsonl")
-      ->check(CLI::Range(1, 1024));
+  add_number(*verb, "--threads", arguments->threads, "threads that encode the lines of --jsonl", 1, 4096);
   verb->add_flag("--add-special-tokens", arguments->options.add_special_tokens,
                  "put the tokenizer's own tokens around each text");
   verb->add_flag("!--special-as-text", arguments->options.parse_special_tokens,
@@ -306,6 +298,7 @@ void add_convert(CLI::App& app) {
   struct Arguments {
     fs::path tokenizer;
     fs::path output;
+    bool force = false;
   };
   auto arguments = std::make_shared<Arguments>();
   auto* verb = app.add_subcommand("convert", "any tokenizer that we read as a tokenizer.json");
@@ -313,7 +306,13 @@ void add_convert(CLI::App& app) {
       ->required();
   verb->add_option("-o,--output", arguments->output, "the tokenizer.json to write")->required();
   verb->footer("Example: essh tokenizer convert --tokenizer tokenizer.model -o tokenizer.json");
-  verb->callback([arguments] { write_durably(arguments->output, load_tokenizer(arguments->tokenizer)->to_json()); });
+  verb->add_flag("--force", arguments->force, "replace a file of that name");
+  verb->callback([arguments] {
+    check_new_file(arguments->output, arguments->force);
+    const auto tokenizer = load_tokenizer(arguments->tokenizer);
+    write_durably(arguments->output, tokenizer->to_json());
+    fmt::print("{}: {} entries\n", arguments->output.string(), tokenizer->vocab_size());
+  });
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 #include <memory>
 
 #include "apps/essh/device_options.h"
+#include "apps/essh/number_option.h"
 #include "apps/essh/verbs.h"
 #include "essh/base/json.h"
 #include "essh/base/units.h"
@@ -15,7 +16,7 @@ struct Options {
   std::vector<std::string> settings;
   RunOptions run;
   DeviceOptions device;
-  bool dry_run = false, json = false;
+  bool dry_run = false, print_recipe = false, json = false;
 };
 
 void print_estimate(const RunEstimate& e, bool json) {
@@ -53,6 +54,7 @@ void run(const Options& o) {
   auto settings = o.settings;
   if (!o.data.empty()) settings.push_back("data.path=" + to_text(Json(o.data)));
   const auto recipe = load_recipe(o.recipe, settings);
+  if (o.print_recipe) return fmt::print("{}", recipe_yaml(recipe));
   if (recipe.data.path.empty() && recipe.data.task.empty())
     fail(ErrorKind::Usage,
          "train: say what to train on: --data FOLDER (`essh prepare` makes one), or data.task in the recipe");
@@ -76,15 +78,18 @@ void add_train(CLI::App& app) {
   verb->add_option("--data", o->data, "a folder made by `essh prepare` (data.path of the recipe)");
   verb->add_option("--set", o->settings, "a setting of the recipe, e.g. run.steps=200; may be repeated")
       ->allow_extra_args(false);
-  verb->add_option("--stop-after", o->run.stop_after, "save and stop after this many steps, as a signal would")
-      ->check(CLI::NonNegativeNumber);
+  add_number(*verb, "--stop-after", o->run.stop_after, "save and stop after this many steps, as a signal would", 0,
+             Index{1} << 40);
+  verb->add_flag("--extend", o->run.extend, "go on with more steps, other checkpoints or moved data");
   verb->add_flag("--restart", o->run.restart,
                  "start over at step 0; what was produced so far is kept as NAME.1, NAME.2, ...");
   o->device.add_places(*verb);
+  verb->add_flag("--print-recipe", o->print_recipe, "print every field of the recipe as YAML, then stop");
   verb->add_flag("--dry-run", o->dry_run, "print parameters, memory, FLOPs and the expected time, then stop");
   verb->add_flag("--json", o->json, "print JSON (with --dry-run)");
   verb->footer(
-      "Example: essh train tiny --data data/headers -o runs/tiny --set run.steps=400\n\nFields of a recipe:\n" +
+      "Example: essh train tiny --data data/headers -o runs/tiny --set run.steps=400\n         essh train tiny --data "
+      "data/headers -o runs/tiny --set run.steps=800 --extend\n\nFields of a recipe:\n" +
       field_help<Recipe>());
   verb->callback([o] { run(*o); });
 }

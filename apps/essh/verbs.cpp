@@ -19,6 +19,8 @@ void add_all(CLI::App& app) {
   add_generate(app);
   add_bench(app);
   add_doctor(app);
+  add_help(app);
+  add_install_files(app);
 }
 
 }  // namespace essh::verbs

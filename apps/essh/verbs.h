@@ -21,6 +21,9 @@ void add_frontier(CLI::App& app);
 void add_generate(CLI::App& app);
 void add_bench(CLI::App& app);
 void add_doctor(CLI::App& app);
+void add_help(CLI::App& app);
+// Hidden: writes what `cmake --install` puts beside the binary.
+void add_install_files(CLI::App& app);
 
 // All of them, in the order of the help.
 void add_all(CLI::App& app);

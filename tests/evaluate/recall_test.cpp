@@ -18,7 +18,7 @@ TEST(Recall, CountsWhatTheLogitsSay) {
   Engine engine(small_family(), stream);
   const SyntheticTask task({.name = "palindrome", .length = 60, .symbols = 3});
   ASSERT_LE(task.vocab_size(), engine.config().vocab_size);
-  const auto tiers = choose_tiers(engine.config(), {"all"});
+  const auto tiers = choose_tiers({}, engine.config(), {"all"});
   const Index samples = 140;  // more than one pass
   const auto report = measure_recall(engine, task, {.tiers = tiers, .samples = samples, .seed = 4});
   ASSERT_EQ(report.tiers.size(), tiers.size());

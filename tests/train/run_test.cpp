@@ -166,7 +166,7 @@ TEST_F(RunTest, ACheckpointBelongsToOneRunAndOneRecipe) {
 
   // The recipe in the checkpoint counts, whatever became of recipe.yaml.
   fs::remove(run / "recipe.yaml");
-  EXPECT_NE(train(recipe({"run.seed=2"})).find("run.seed was 1, now it is 2"), std::string::npos);
+  EXPECT_NE(train(recipe({"run.seed=2"})).find("run.seed was 1 and is 2"), std::string::npos);
   EXPECT_NE(train(recipe({"run.seed=2"})).find("run.seed"), std::string::npos) << "nor what that has written";
   fs::remove(run / "recipe.yaml");
   EXPECT_EQ(train(recipe(), {.stop_after = 4}), "interrupted");

@@ -29,14 +29,15 @@ double Progress::elapsed() const {
 void Progress::update(double done, std::string_view note) {
   if (first_ < 0) first_ = done;
   done_ = done;
+  note_ = note;
   const auto now = Clock::now();
-  if (now - drawn_ < (terminal_ ? std::chrono::milliseconds(100) : std::chrono::milliseconds(10000))) return;
+  if (now - drawn_ < (terminal_ ? std::chrono::milliseconds(100) : std::chrono::milliseconds(30000))) return;
   drawn_ = now;
   draw(done, note, false);
 }
 
 void Progress::finish(std::string_view note) {
-  draw(done_, note, true);
+  draw(done_, note.empty() ? std::string_view(note_) : note, true);
   finished_ = true;
 }
 

@@ -7,7 +7,8 @@
 namespace essh {
 
 // A line on standard error: what is done, how fast, how long still. On a terminal it redraws in place ten times a
-// second; in a pipe it prints a plain line every ten seconds. Quiet when `log::Level::Quiet` is set.
+// second; in a pipe it prints a plain line every thirty seconds and one at the end. Quiet when `log::Level::Quiet` is
+// set.
 class Progress {
  public:
   // `unit` follows the rate ("MB", "tok"); `scale` is what one unit is worth in the counts given to update().
@@ -17,6 +18,7 @@ class Progress {
   Progress& operator=(const Progress&) = delete;
 
   void update(double done, std::string_view note = {});
+  // Without a note, the last one stands.
   void finish(std::string_view note = {});
   double elapsed() const;
 
@@ -30,6 +32,7 @@ class Progress {
   double scale_;
   double first_ = -1;
   double done_ = 0;
+  std::string note_;
   bool terminal_;
   bool finished_ = false;
   Clock::time_point start_;

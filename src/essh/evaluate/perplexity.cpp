@@ -106,7 +106,7 @@ Json to_json(const PerplexityReport& report, const std::string& model) {
                        {"perplexity", tier.perplexity},
                        {"bits_per_byte", report.bytes > 0 ? Json(tier.bits_per_byte) : Json()}});
   }
-  return {{"model", model}, {"results", std::move(results)}};
+  return {{"model", model}, {"context", report.context}, {"windows", report.windows}, {"results", std::move(results)}};
 }
 
 }  // namespace essh

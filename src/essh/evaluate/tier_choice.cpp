@@ -2,9 +2,12 @@
 
 #include <algorithm>
 
+#include "essh/store/provenance.h"
+
 namespace essh {
 
-std::vector<Tier> choose_tiers(const ModelConfig& config, const std::vector<std::string>& names) {
+std::vector<Tier> choose_tiers(const std::filesystem::path& folder, const ModelConfig& config,
+                               const std::vector<std::string>& names) {
   std::vector<Tier> tiers;
   const auto add = [&](Tier tier) {
     if (std::ranges::none_of(tiers, [&](const Tier& other) { return other.capacity == tier.capacity; }))
@@ -14,7 +17,7 @@ std::vector<Tier> choose_tiers(const ModelConfig& config, const std::vector<std:
     if (name == "all") {
       for (auto& tier : tiers_of(config)) add(std::move(tier));
     } else {
-      add(find_tier(config, name));
+      add(find_tier(folder, config, name));
     }
   }
   return tiers;

@@ -1,4 +1,5 @@
 #pragma once
+#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -7,7 +8,9 @@
 
 namespace essh {
 
-// The tiers that `--tiers all` or `--tiers T1,T4,xi=0.3` means for a model, each capacity once, in the order given.
-std::vector<Tier> choose_tiers(const ModelConfig& config, const std::vector<std::string>& names);
+// The tiers that `--tiers all` or `--tiers T1,T4,xi=0.3` means for the model in a folder, each capacity once, in the
+// order given.
+std::vector<Tier> choose_tiers(const std::filesystem::path& folder, const ModelConfig& config,
+                               const std::vector<std::string>& names);
 
 }  // namespace essh

@@ -22,17 +22,21 @@ constexpr std::size_t kSequences = 2;
 constexpr std::size_t kLength = 160;  // two whole chunks of the scan and a partial one
 constexpr std::size_t kSteps = 4;     // token by token
 
-// The parent's values as this folder's dtype would store them.
-void round_like(Parameters<float>& parameters, const TensorFiles& files) {
+// The parent's values as this folder's dtype would store them. Whether that changed any.
+bool round_like(Parameters<float>& parameters, const TensorFiles& files) {
+  bool changed = false;
   const auto& tensors = parameters.layout().tensors();
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     const auto dtype = files.find(tensors[i].name)->info->dtype;
     if (dtype == DType::F32 || dtype == DType::F64) continue;
     const auto values = parameters.tensor(i);
+    const std::vector<float> exact(values.begin(), values.end());
     std::vector<std::byte> stored(values.size() * dtype_size(dtype));
     encode_elements<float>(dtype, values, stored);
     decode_elements<float>(dtype, stored, values);
+    changed = changed || !std::equal(exact.begin(), exact.end(), values.begin());
   }
+  return changed;
 }
 
 std::vector<std::pair<std::string, std::vector<Index>>> shapes_of(const ModelConfig& config) {
@@ -72,7 +76,7 @@ void compare_with_parent(const StoredModel& child, const fs::path& folder, const
         {"parent", false, fmt::format("{} is not a slice of {}", folder.string(), parent_folder.string())});
     return;
   }
-  round_like(loaded.parameters, TensorFiles::open(folder));
+  const bool rounded = round_like(loaded.parameters, TensorFiles::open(folder));
   const Tier tier{"full", 1, capacity};
   const EngineOptions options{.precision = precision};
   Engine ours(child, stream, options), theirs(StoredModel(std::move(loaded)), stream, options);
@@ -88,10 +92,11 @@ void compare_with_parent(const StoredModel& child, const fs::path& folder, const
   }
   const auto place = fmt::format("at {} in {} on {}", sizes_of(child.config(), capacity),
                                  precision == Precision::BFloat16 ? "bf16" : "float32", stream.description());
-  result.checks.push_back({"parent", different == 0,
-                           different == 0
-                               ? fmt::format("{} logits equal bit by bit {}", total, place)
-                               : fmt::format("{} of {} logits differ from the parent {}", different, total, place)});
+  const auto how = rounded ? fmt::format(", the parent rounded to {} first", child.config().torch_dtype) : "";
+  result.checks.push_back(
+      {"parent", different == 0,
+       different == 0 ? fmt::format("{} logits equal bit by bit {}{}", total, place, how)
+                      : fmt::format("{} of {} logits differ from the parent {}{}", different, total, place, how)});
 }
 
 constexpr const char* kTokenizer = "tokenizer.json";

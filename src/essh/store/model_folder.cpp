@@ -9,6 +9,7 @@
 #include "essh/base/sha256.h"
 #include "essh/base/utf8.h"
 #include "essh/model/slice.h"
+#include "essh/store/foreign_config.h"
 
 namespace essh {
 namespace fs = std::filesystem;
@@ -31,7 +32,7 @@ ModelConfig read_config(const fs::path& folder) {
   if (!fs::is_directory(folder))
     fail(ErrorKind::BadFile, "{}: not a model folder; `essh init` makes one", folder.string());
   const auto path = folder / "config.json";
-  return parse_config(read_json(path, {.bytes = kSmallFile}), path.string());
+  return parse_config(without_foreign_keys(read_json(path, {.bytes = kSmallFile}), path.string()), path.string());
 }
 
 Problems check_tensors(const ModelConfig& config, const TensorFiles& files) {

@@ -206,6 +206,25 @@ std::string recipe_yaml(const Recipe& recipe) {
   return yaml_lines(write_fields(recipe), 0);
 }
 
+std::vector<RecipeDifference> recipe_differences(const Recipe& before, const Recipe& after) {
+  std::vector<RecipeDifference> differences;
+  const Json old = write_fields(before), now = write_fields(after);
+  for (const auto& [section, members] : now.items()) {
+    for (const auto& [name, value] : members.items()) {
+      const auto& was = old[section][name];
+      if (was != value) differences.push_back({section + "." + name, to_text(was), to_text(value)});
+    }
+  }
+  return differences;
+}
+
+bool may_change_in_a_run(const std::string& field) {
+  static const std::set<std::string> kFree = {"data.path",          "run.checkpoint_every",  "run.keep",
+                                              "run.loss_rows",      "run.nonfinite",         "run.steps",
+                                              "run.validate_every", "run.validation_windows"};
+  return kFree.contains(field) || field.starts_with("refine.");
+}
+
 ModelConfig recipe_config(const Recipe& recipe, Index tokens, Index eos) {
   const auto& r = recipe.model;
   auto c = preset(r.preset);

@@ -231,6 +231,16 @@ std::vector<std::string> recipe_names();
 // Every field with its value, as YAML that parse_recipe reads back.
 std::string recipe_yaml(const Recipe& recipe);
 
+// A field in which two recipes differ, with both values as YAML.
+struct RecipeDifference {
+  std::string field;  // "run.steps"
+  std::string before, after;
+};
+std::vector<RecipeDifference> recipe_differences(const Recipe& before, const Recipe& after);
+// Whether a run that has begun may go on with another value of a field: its length, what it keeps and reports, where
+// its data lies, and all of refinement.
+bool may_change_in_a_run(const std::string& field);
+
 // The config of the model to train, for a tokenizer of `tokens` entries.
 ModelConfig recipe_config(const Recipe& recipe, Index tokens, Index eos);
 

@@ -4,13 +4,13 @@
 #include <atomic>
 #include <chrono>
 #include <cmath>
-#include <csignal>
 #include <fstream>
 #include <functional>
 #include <optional>
 #include <sstream>
 
 #include "essh/base/file.h"
+#include "essh/base/interrupt.h"
 #include "essh/base/json.h"
 #include "essh/base/log.h"
 #include "essh/base/machine.h"
@@ -34,32 +34,6 @@ using Clock = std::chrono::steady_clock;
 double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
-
-volatile std::sig_atomic_t interrupted = 0;
-
-using SignalHandler = void (*)(int);
-SignalHandler usual_interrupt = SIG_DFL, usual_termination = SIG_DFL;
-
-// The first signal asks for a save at the end of the step, the second has its usual effect.
-class SignalScope {
- public:
-  SignalScope() {
-    interrupted = 0;
-    usual_interrupt = std::signal(SIGINT, ask_for_save);
-    usual_termination = std::signal(SIGTERM, ask_for_save);
-  }
-  ~SignalScope() { restore(); }
-
- private:
-  static void restore() {
-    std::signal(SIGINT, usual_interrupt);
-    std::signal(SIGTERM, usual_termination);
-  }
-  static void ask_for_save(int number) {
-    interrupted = number;
-    restore();
-  }
-};
 
 // Floating-point rate of a large product in T on this device, the yardstick of utilisation.
 template <class T>
@@ -273,7 +247,8 @@ std::string run_stage(Trainer<T>& trainer, const RunIdentity& identity, const fs
   if (!resume(trainer, ranks, kept) && kept) kept->require_fresh();
   if (kept) kept->begin(trainer.stage(), trainer.step_count(), trainer.steps());
   const double peak = measured_peak<T>(stream) * ranks.group().size();
-  SignalScope signals;
+  const InterruptScope interrupt(
+      kept ? "stopping after this step with a checkpoint; a second signal stops at once, without one" : "");
   const Index first_step = trainer.step_count();
   while (!trainer.finished()) {
     const auto step_start = Clock::now();
@@ -294,7 +269,7 @@ std::string run_stage(Trainer<T>& trainer, const RunIdentity& identity, const fs
       if (kept) kept->validated(step, trainer.tokens(), losses, trainer.config());
     }
     const bool stopping =
-        ranks.any(interrupted != 0) || (options.stop_after > 0 && step - first_step >= options.stop_after);
+        ranks.any(interrupt.requested()) || (options.stop_after > 0 && step - first_step >= options.stop_after);
     if (last || stopping || (recipe.run.checkpoint_every > 0 && step % recipe.run.checkpoint_every == 0)) {
       if (kept) kept->finish_saving();  // before the next copy is made: there is never more than one
       auto snapshot = trainer.snapshot();
@@ -363,7 +338,7 @@ void run_training(const Recipe& recipe, const fs::path& run, Stream& stream, con
     make_folder(run);
     lock.emplace(run / kRunLock);
     if (options.restart) set_aside_run(run, false);
-    identity = settle_run(run, recipe, data.fingerprint());
+    identity = settle_run(run, recipe, data.fingerprint(), options.extend);
   }
   const auto config = recipe_config(recipe, data.vocab_size(), data.eos_id());
   finish(ranks, run,

@@ -54,17 +54,47 @@ RunRecord settle_record(const fs::path& run, const std::string& data) {
   return record;
 }
 
-std::string first_difference(const Json& before, const Json& now, const std::string& prefix) {
-  for (const auto& [key, value] : before.items()) {
-    if (prefix + key == "data.path") continue;
-    const auto& other = now.at(key);
-    if (value.is_object()) {
-      if (auto found = first_difference(value, other, prefix + key + "."); !found.empty()) return found;
-    } else if (value != other) {
-      return fmt::format("{}{} was {}, now it is {}", prefix, key, to_text(value), to_text(other));
-    }
+// Of the data only its fingerprint counts, not where it lies.
+std::vector<RecipeDifference> differences(const Recipe& before, const Recipe& now) {
+  auto found = recipe_differences(with_absolute_paths(before), with_absolute_paths(now));
+  std::erase_if(found, [](const RecipeDifference& d) { return d.field == "data.path"; });
+  return found;
+}
+
+std::string in_words(const std::vector<RecipeDifference>& differences) {
+  std::vector<std::string> words;
+  for (const auto& [field, before, after] : differences)
+    words.push_back(fmt::format("{} was {} and is {}", field, before, after));
+  return fmt::format("{}", fmt::join(words, ", "));
+}
+
+// Resuming with a different recipe is an error: a run is one recipe from its first checkpoint on, unless it is
+// extended.
+void require_recipe(const fs::path& run, const Recipe& kept, const Recipe& recipe, bool extend) {
+  const auto place = (run / kRunRecipe).string();
+  const auto different = differences(kept, recipe);
+  if (different.empty()) return;
+  auto fixed = different;
+  std::erase_if(fixed, [](const RecipeDifference& d) { return may_change_in_a_run(d.field); });
+  if (!fixed.empty()) {
+    fail(ErrorKind::Usage, "{}: the run in this folder has another recipe: {}; use a new folder, or the old values",
+         place, in_words(fixed));
   }
-  return "";
+  if (!extend) {
+    fail(ErrorKind::Usage,
+         "{}: the run in this folder has another recipe: {}; use a new folder, the old values, or extend the run "
+         "(`essh train --extend`)",
+         place, in_words(different));
+  }
+  const auto steps = checkpoint_steps(run / kPretrainingFiles.checkpoints);
+  if (recipe.run.steps < kept.run.steps && !steps.empty() && recipe.run.steps < steps.back())
+    fail(ErrorKind::Usage, "{}: run.steps is {}, and {} steps have been made", place, recipe.run.steps, steps.back());
+  for (const char* stale : {kRefinementFiles.model, kRefinementFiles.checkpoints}) {
+    if (recipe.run.steps != kept.run.steps && fs::exists(run / stale))
+      fail(ErrorKind::Usage, "{}: belongs to the shorter run; move it away, extend, then refine again",
+           (run / stale).string());
+  }
+  log::info("{}: extended: {}", run.string(), in_words(different));
 }
 
 bool has_begun(const fs::path& run) {
@@ -104,23 +134,12 @@ Recipe with_absolute_paths(Recipe recipe) {
   return recipe;
 }
 
-std::string recipe_difference(const Recipe& before, const Recipe& now) {
-  return first_difference(write_fields(with_absolute_paths(before)), write_fields(with_absolute_paths(now)), "");
-}
-
-RunIdentity settle_run(const fs::path& run, const Recipe& recipe, const std::string& data) {
+RunIdentity settle_run(const fs::path& run, const Recipe& recipe, const std::string& data, bool extend) {
   RunIdentity identity{.id = "", .data = data, .recipe = with_absolute_paths(recipe)};
   const auto path = run / kRunRecipe;
   const bool begun = has_begun(run);
-  if (begun && fs::exists(path)) {
-    const auto before = parse_recipe(read_text(path, kRecipeBytes), path.string(), {});
-    if (const auto why = recipe_difference(before, identity.recipe); !why.empty()) {
-      fail(ErrorKind::Usage,
-           "{}: this folder holds a run of another recipe ({}); use a new folder, or the same recipe and settings to "
-           "go on",
-           path.string(), why);
-    }
-  }
+  if (begun && fs::exists(path))
+    require_recipe(run, parse_recipe(read_text(path, kRecipeBytes), path.string(), {}), identity.recipe, extend);
   if (!begun) fs::remove(run / kRunRecord);
   const auto record = settle_record(run, data);
   if (record.data != data) {
@@ -158,10 +177,15 @@ void require_same_run(const Snapshot& snapshot, const RunIdentity& identity, con
          place.string(), snapshot.run.substr(0, 8), identity.id.substr(0, 8));
   }
   const auto before = parse_recipe(snapshot.recipe, (place / "trainer.json").string() + ": recipe", {});
-  if (const auto why = recipe_difference(before, identity.recipe); !why.empty()) {
+  auto different = differences(before, identity.recipe);
+  // Refinement goes by its own settings; what pretraining may change, it may.
+  std::erase_if(different, [&](const RecipeDifference& d) {
+    return may_change_in_a_run(d.field) && !(snapshot.stage == "refinement" && d.field.starts_with("refine."));
+  });
+  if (!different.empty()) {
     fail(ErrorKind::Usage,
-         "{}: a checkpoint of another recipe ({}); use the same recipe and settings to go on, or a new folder",
-         place.string(), why);
+         "{}: a checkpoint of another recipe: {}; use the same recipe and settings to go on, or a new folder",
+         place.string(), in_words(different));
   }
 }
 

@@ -1,0 +1,243 @@
+#include <fmt/format.h>
+
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "apps/essh/verbs.h"
+#include "essh/base/file.h"
+
+// Completion for three shells and manual pages, all read off the CLI11 app.
+namespace essh::verbs {
+namespace {
+namespace fs = std::filesystem;
+
+struct Verb {
+  const CLI::App* app;
+  std::vector<std::string> words;  // "bench", "decode"
+};
+
+std::vector<Verb> shown_verbs(const CLI::App& app) {
+  std::vector<Verb> verbs;
+  const std::function<void(const CLI::App&, std::vector<std::string>)> visit = [&](const CLI::App& at,
+                                                                                   std::vector<std::string> words) {
+    verbs.push_back({&at, words});
+    for (const auto* sub : at.get_subcommands([](const CLI::App* s) { return !s->get_group().empty(); })) {
+      auto longer = words;
+      longer.push_back(sub->get_name());
+      visit(*sub, longer);
+    }
+  };
+  visit(app, {});
+  return verbs;
+}
+
+std::string joined(const std::vector<std::string>& words, const char* between) {
+  return fmt::format("{}", fmt::join(words, between));
+}
+
+std::vector<std::string> option_names(const CLI::App& app) {
+  std::vector<std::string> names;
+  for (const auto* option : app.get_options()) {
+    for (const auto& name : option->get_lnames()) names.push_back("--" + name);
+    for (const auto& name : option->get_snames()) names.push_back("-" + name);
+  }
+  return names;
+}
+
+std::vector<std::string> sub_names(const CLI::App& app) {
+  std::vector<std::string> names;
+  for (const auto* sub : app.get_subcommands([](const CLI::App* s) { return !s->get_group().empty(); }))
+    names.push_back(sub->get_name());
+  return names;
+}
+
+std::string bash_completion(const CLI::App& app) {
+  std::string cases;
+  for (const auto& verb : shown_verbs(app)) {
+    auto words = sub_names(*verb.app);
+    for (const auto& name : option_names(*verb.app)) words.push_back(name);
+    cases += fmt::format("    \"{}\") words=\"{}\" ;;\n", joined(verb.words, " "), joined(words, " "));
+  }
+  return fmt::format(R"(# bash completion of essh; made by the program itself.
+_essh() {{
+  local current=${{COMP_WORDS[COMP_CWORD]}} verb='' word words i
+  for ((i = 1; i < COMP_CWORD; ++i)); do
+    word=${{COMP_WORDS[i]}}
+    case " $(_essh_verbs "$verb") " in
+      *" $word "*) verb+="${{verb:+ }}$word" ;;
+    esac
+  done
+  words=$(_essh_words "$verb")
+  COMPREPLY=($(compgen -W "$words" -- "$current"))
+  if [[ $current != -* ]]; then COMPREPLY+=($(compgen -f -- "$current")); fi
+}}
+_essh_words() {{
+  local words=''
+  case $1 in
+{}  esac
+  printf '%s' "$words"
+}}
+_essh_verbs() {{
+  local word
+  for word in $(_essh_words "$1"); do
+    if [[ $word != -* ]]; then printf '%s ' "$word"; fi
+  done
+}}
+complete -o filenames -F _essh essh
+)",
+                     cases);
+}
+
+// Inside '...' of a shell, as far as fish and zsh agree.
+std::string quoted(std::string text) {
+  std::string out;
+  for (const char c : text) {
+    if (c == '\'') continue;
+    out += c == '\n' ? ' ' : c;
+  }
+  return out;
+}
+
+std::string zsh_completion(const CLI::App& app) {
+  std::string cases;
+  for (const auto& verb : shown_verbs(app)) {
+    std::string lines;
+    const auto add = [&](const std::string& word, const std::string& help) {
+      std::string escaped;
+      for (const char c : quoted(help)) escaped += c == ':' ? "\\:" : std::string(1, c);
+      lines += fmt::format("      '{}:{}'\n", word, escaped);
+    };
+    for (const auto* sub : verb.app->get_subcommands([](const CLI::App* s) { return !s->get_group().empty(); }))
+      add(sub->get_name(), sub->get_description());
+    for (const auto* option : verb.app->get_options()) {
+      for (const auto& name : option->get_lnames()) add("--" + name, option->get_description());
+    }
+    cases += fmt::format("    '{}') reply=(\n{}    ) ;;\n", joined(verb.words, " "), lines);
+  }
+  return fmt::format(R"(#compdef essh
+# zsh completion of essh; made by the program itself.
+_essh_words() {{
+  case $1 in
+{}  esac
+}}
+_essh() {{
+  local verb='' word
+  local -a reply
+  for word in ${{words[2,CURRENT-1]}}; do
+    reply=()
+    _essh_words "$verb"
+    if [[ $word != -* ]] && (( ${{reply[(I)${{word}}:*]}} )); then verb+="${{verb:+ }}$word"; fi
+  done
+  reply=()
+  _essh_words "$verb"
+  _describe -o 'essh' reply
+  _files
+}}
+_essh "$@"
+)",
+                     cases);
+}
+
+std::string fish_completion(const CLI::App& app) {
+  std::string lines = "# fish completion of essh; made by the program itself.\n";
+  for (const auto& verb : shown_verbs(app)) {
+    std::vector<std::string> conditions;
+    for (const auto& word : verb.words) conditions.push_back("__fish_seen_subcommand_from " + word);
+    const auto subs = sub_names(*verb.app);
+    if (!subs.empty()) conditions.push_back("not __fish_seen_subcommand_from " + joined(subs, " "));
+    const auto when = conditions.empty() ? "" : fmt::format(" -n '{}'", joined(conditions, "; and "));
+    for (const auto* sub : verb.app->get_subcommands([](const CLI::App* s) { return !s->get_group().empty(); }))
+      lines += fmt::format("complete -c essh{} -a {} -d '{}'\n", when, sub->get_name(), quoted(sub->get_description()));
+    for (const auto* option : verb.app->get_options()) {
+      std::string names;
+      for (const auto& name : option->get_lnames()) names += " -l " + name;
+      for (const auto& name : option->get_snames()) names += " -s " + name;
+      if (names.empty()) continue;
+      lines += fmt::format("complete -c essh{}{}{} -d '{}'\n", when, names,
+                           option->get_items_expected() > 0 ? " -r" : "", quoted(option->get_description()));
+    }
+  }
+  return lines;
+}
+
+// For roff: no line may begin with a dot or a quote, and a hyphen that is typed is not a dash.
+std::string roff(const std::string& text) {
+  std::string out;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const bool begins = i == 0 || text[i - 1] == '\n';
+    if (begins && (text[i] == '.' || text[i] == '\'')) out += "\\&";
+    if (text[i] == '\\')
+      out += "\\e";
+    else if (text[i] == '-')
+      out += "\\-";
+    else
+      out += text[i];
+  }
+  return out;
+}
+
+std::string man_page(const Verb& verb, const std::string& version) {
+  const auto& app = *verb.app;
+  auto words = verb.words;
+  words.insert(words.begin(), "essh");
+  std::string page = fmt::format(".TH {} 1 \"\" \"essh {}\" \"essh\"\n.SH NAME\n{} \\- {}\n.SH SYNOPSIS\n.B {}\n",
+                                 roff(joined(words, "-")), version, roff(joined(words, "-")),
+                                 roff(app.get_description()), roff(joined(words, " ")));
+  if (!sub_names(app).empty()) page += ".I VERB\n";
+  page += "[options]\n";
+  for (const auto* option : app.get_options()) {
+    if (option->nonpositional()) continue;
+    const auto name = roff(option->get_name());
+    page += option->get_required() ? fmt::format(".I {}\n", name) : fmt::format("[\\fI{}\\fR]\n", name);
+  }
+  const auto entry = [&](const std::string& name, const std::string& help) {
+    page += fmt::format(".TP\n.B {}\n{}\n", roff(name), roff(help));
+  };
+  if (!sub_names(app).empty()) {
+    page += ".SH VERBS\n";
+    for (const auto* sub : app.get_subcommands([](const CLI::App* s) { return !s->get_group().empty(); }))
+      entry(sub->get_name(), sub->get_description());
+  }
+  page += ".SH OPTIONS\n";
+  for (const auto* option : app.get_options()) {
+    const auto type = option->get_items_expected() > 0 ? " " + option->get_type_name() : "";
+    const auto value = option->get_default_str();
+    entry(option->get_name(false, true) + type,
+          option->get_description() + (value.empty() ? "" : fmt::format(" (default {})", value)));
+  }
+  if (const auto footer = app.get_footer(); !footer.empty())
+    page += fmt::format(".SH EXAMPLES AND NOTES\n.nf\n{}\n.fi\n", roff(footer));
+  if (!verb.words.empty()) page += ".SH SEE ALSO\n.BR essh (1)\n";
+  return page;
+}
+
+void run(const CLI::App& app, const fs::path& folder) {
+  const auto put = [&](const fs::path& name, const std::string& text) {
+    make_folder((folder / name).parent_path());
+    write_durably(folder / name, text);
+  };
+  put("bash-completion/completions/essh", bash_completion(app));
+  put("zsh/site-functions/_essh", zsh_completion(app));
+  put("fish/vendor_completions.d/essh.fish", fish_completion(app));
+  for (const auto& verb : shown_verbs(app)) {
+    auto words = verb.words;
+    words.insert(words.begin(), "essh");
+    put(fs::path("man/man1") / (joined(words, "-") + ".1"), man_page(verb, ESSH_VERSION));
+  }
+}
+
+}  // namespace
+
+void add_install_files(CLI::App& app) {
+  auto* verb = app.add_subcommand("install-files", "completion for shells and manual pages, into a folder");
+  verb->group("");
+  const auto folder = std::make_shared<std::string>();
+  verb->add_option("FOLDER", *folder, "what becomes PREFIX/share")->required();
+  verb->footer("Example: essh install-files build/share");
+  verb->callback([&app, folder] { run(app, *folder); });
+}
+
+}  // namespace essh::verbs

@@ -1,0 +1,23 @@
+#pragma once
+#include <filesystem>
+#include <string>
+
+#include "essh/model/capacity.h"
+#include "essh/model/config.h"
+
+namespace essh {
+
+// essh.json of a model folder, as far as it says something; a folder without one has an empty kind.
+struct Provenance {
+  std::string kind;    // "initial", "pretrained", "refined" or "export"
+  std::string parent;  // hash of the family an export was cut from
+  std::string tier;    // of an export, by its name in the family
+  double xi = 0;       // of an export; 0 when its capacity was given by sizes
+};
+Provenance read_provenance(const std::filesystem::path& folder);
+
+// A tier of the model in a folder. An export also answers to the names that its own capacity has in the family: T4 or
+// xi=0.3125. No other budget means anything to a model of fixed capacity.
+Tier find_tier(const std::filesystem::path& folder, const ModelConfig& config, const std::string& name);
+
+}  // namespace essh

@@ -1,0 +1,148 @@
+"""Generation from the command line: prompts, stops, states, names of tiers."""
+import pathlib
+import shutil
+import signal
+import subprocess
+import tempfile
+import unittest
+
+from _command import ESSH, EXIT_USAGE, essh, essh_json
+
+EXIT_INTERRUPTED = 75
+
+
+class Generate(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = pathlib.Path(tempfile.mkdtemp(prefix="essh-cli-"))
+        cls.model = cls.folder / "model"
+        tokenizer = cls.folder / "tokenizer.json"
+        assert essh("tokenizer", "convert", "--tokenizer", "bytes", "-o", tokenizer).returncode == 0
+        assert essh("init", "tiny", "-o", cls.model, "--seed", 3, "--vocab-size", 257, "--tokenizer", tokenizer).returncode == 0
+        assert essh("export", cls.model, "--tier", "T4,xi=0.1,7x100", "-o", cls.folder / "exports").returncode == 0
+
+    @classmethod
+    def tearDownClass(cls):
+        shutil.rmtree(cls.folder)
+
+    def text(self, *arguments, **options):
+        return essh_json("generate", self.model, "--json", "--ignore-eos", *arguments, **options)
+
+    def test_two_halves_are_one_run(self):
+        state = self.folder / "state"
+        for sampling in (["--repetition-penalty", "3"], ["--temperature", "1", "--seed", "7"],
+                         ["--temperature", "0.9", "--top-p", "0.9", "--repetition-penalty", "1.3", "--seed", "8"]):
+            with self.subTest(sampling=sampling):
+                whole = self.text("-p", "Hello", "-n", 24, *sampling)["tokens"]
+                first = self.text("-p", "Hello", "-n", 9, *sampling, "--state-out", state)["tokens"]
+                rest = self.text("-n", 15, *sampling, "--state-in", state)["tokens"]
+                self.assertEqual(first + rest, whole)
+                # The seed of the state stands unless another is given.
+                no_seed = [word for word in sampling if word not in ("--seed", "7", "8")]
+                self.assertEqual(self.text("-n", 15, *no_seed, "--state-in", state)["tokens"], rest)
+
+    def test_a_pipe_is_a_prompt(self):
+        named = self.text("-p", "Hello", "-n", 8)
+        self.assertEqual(self.text("-n", 8, stdin=b"Hello")["tokens"], named["tokens"])
+        self.assertEqual(self.text("-n", 8, "-f", "-", stdin=b"Hello")["tokens"], named["tokens"])
+        self.assertEqual(self.text("-p", "Hello", "-n", 8, stdin=b"other")["tokens"], named["tokens"])
+
+    def test_stop_strings_and_the_reason_of_the_end(self):
+        sampling = ("-p", "Hello", "-n", 40, "--temperature", 1, "--seed", 4)
+        whole = self.text(*sampling)
+        self.assertEqual(whole["finish_reason"], "length")
+        # Three characters, so three tokens of the byte tokenizer or more.
+        stop = whole["text"][10:13]
+        stopped = self.text(*sampling, "--stop", "not in there", "--stop", stop)
+        self.assertEqual(stopped["finish_reason"], "stop")
+        self.assertEqual(stopped["text"], whole["text"][:whole["text"].index(stop)])
+        shown = essh("generate", self.model, "--ignore-eos", *sampling, "--stop", stop).stdout.decode()
+        self.assertEqual(shown, stopped["text"] + "\n")
+
+    def test_the_end_of_text_is_a_reason(self):
+        for seed in range(40):
+            result = essh_json("generate", self.model, "--json", "-p", "x", "-n", 200, "--temperature", 2, "--seed", seed)
+            if result["finish_reason"] == "eos":
+                return
+            self.assertEqual(result["finish_reason"], "length")
+        self.fail("no text ended by itself")
+
+    def test_echo_prints_the_prompt(self):
+        plain = self.text("-p", "Hello", "-n", 5)["text"]
+        self.assertEqual(self.text("-p", "Hello", "-n", 5, "--echo")["text"], "Hello" + plain)
+        result = essh("generate", self.model, "--ignore-eos", "--tokens", "72,105", "-n", 2, "--ids", "--echo")
+        self.assertEqual(result.stdout.split()[:2], [b"72", b"105"])
+
+    def test_an_export_answers_to_its_own_names(self):
+        exports = self.folder / "exports"
+        for folder, names in (("T4", ("T4", "full", "xi=0.3125", "9x192")), ("5x64", ("xi=0.1", "5x64", "full")), ("7x100", ("7x100", "full"))):
+            expected = essh("generate", exports / folder, "-p", "x", "-n", 4, "--ids", "--ignore-eos").stdout
+            for name in names:
+                with self.subTest(folder=folder, name=name):
+                    result = essh_json("generate", exports / folder, "-p", "x", "-n", 4, "--ignore-eos", "--tier", name, "--json")
+                    self.assertEqual(result["tier"], name)
+                    self.assertEqual(" ".join(map(str, result["tokens"])).encode() + b"\n", expected)
+        for name in ("T5", "xi=0.5"):
+            result = essh("generate", exports / "T4", "-p", "x", "--tier", name)
+            self.assertEqual(result.returncode, EXIT_USAGE)
+            self.assertIn(name.encode(), result.stderr)
+
+    def test_info_of_an_export_says_where_it_comes_from(self):
+        facts = essh_json("info", self.folder / "exports" / "T4", "--json")
+        self.assertEqual((facts["kind"], facts["tier"], facts["dtype"]), ("export", "T4", "float32"))
+        self.assertEqual([tier["tier"] for tier in facts["tiers"]], ["T4"])
+        self.assertEqual(len(facts["parent"]), 64)
+        self.assertIn("257 entries", facts["tokenizer"])
+        size = sum(file.stat().st_size for file in (self.folder / "exports" / "T4").iterdir())
+        self.assertEqual(facts["disk_bytes"], size)
+        text = essh("info", self.folder / "exports" / "7x100").stdout.decode()
+        for word in ("7x100", facts["parent"][:12], "float32", "257 entries"):
+            self.assertIn(word, text)
+
+    def test_capacities_keep_their_names_in_tables(self):
+        heldout = self.folder / "heldout.txt"
+        heldout.write_text("some text to predict\n" * 40)
+        names = ["T4", "xi=0.1", "7x100"]
+        ppl = ("evaluate", "ppl", self.model, "--data", heldout, "--context", 32, "--windows", 2, "--tiers", ",".join(names))
+        result = essh_json(*ppl, "--json")
+        self.assertEqual([tier["tier"] for tier in result["results"]], names)
+        self.assertEqual((result["context"], result["windows"]), (32, 2))
+        table = essh(*ppl).stdout.decode()
+        frontier = essh("frontier", self.model, "--depth", 8, "--steps", 2, "--tiers", ",".join(names)).stdout.decode()
+        for name in names:
+            self.assertIn("\n" + name + " ", table)
+            self.assertIn("\n" + name + " ", frontier)
+
+    def test_a_rounded_export_says_so(self):
+        rounded = self.folder / "rounded"
+        result = essh("export", self.model, "--tier", "T4", "--dtype", "bf16", "-o", rounded)
+        self.assertIn(b"rounded to bfloat16", result.stdout)
+        self.assertIn(b"rounded to bfloat16 first", essh("verify", rounded, "--parent", self.model).stdout)
+        self.assertNotIn(b"rounded", essh("verify", self.folder / "exports" / "T4", "--parent", self.model).stdout)
+
+    def test_logits_of_tokens_from_a_pipe(self):
+        for name, source, options in (("a", "-", {"stdin": b"[1, 2, 3]"}), ("b", self.folder / "ids.json", {})):
+            (self.folder / "ids.json").write_text("[1, 2, 3]")
+            result = essh("logits", self.model, "--tokens", source, "--out", self.folder / f"{name}.npy", **options)
+            self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertEqual((self.folder / "a.npy").read_bytes(), (self.folder / "b.npy").read_bytes())
+
+    def test_an_interrupted_text_can_go_on(self):
+        state = self.folder / "interrupted"
+        sampling = ("--temperature", "1", "--seed", "5", "--ignore-eos", "--ids")
+        process = subprocess.Popen([ESSH, "generate", str(self.model), "-p", "Hello", "-n", "100000000", "--state-out", str(state),
+                                    "--temperature", "1", "--seed", "5", "--ignore-eos"], stdin=subprocess.DEVNULL,
+                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        self.assertTrue(process.stdout.read(1))  # the first text: the handler stands
+        process.send_signal(signal.SIGINT)
+        words = process.communicate(timeout=60)[1]
+        self.assertEqual(process.returncode, EXIT_INTERRUPTED, words)
+        self.assertIn(b"stopping after this token", words)
+        made = int(words.split(b"stopped after ")[1].split()[0])
+        rest = essh("generate", self.model, "--state-in", state, "-n", 5, *sampling).stdout.split()
+        whole = essh("generate", self.model, "-p", "Hello", "-n", made + 5, *sampling).stdout.split()
+        self.assertEqual(rest, whole[-5:])
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,43 @@
+"""`./quickstart FILE` from one text file to tokens, with a few steps of training."""
+import os
+import pathlib
+import random
+import subprocess
+import tempfile
+import unittest
+
+from _command import ESSH
+
+QUICKSTART = pathlib.Path(__file__).resolve().parents[2] / "quickstart"
+
+
+def quickstart(*arguments):
+    return subprocess.run(["bash", QUICKSTART, *map(str, arguments)], capture_output=True, text=True, timeout=500, check=False,
+                          env={**os.environ, "NO_COLOR": "1"})
+
+
+class Quickstart(unittest.TestCase):
+    def test_one_text_file_is_enough(self):
+        generator = random.Random(3)
+        with tempfile.TemporaryDirectory() as place:
+            text = pathlib.Path(place) / "my text.txt"
+            text.write_text("".join(" ".join(f"word{generator.randrange(30)}" for _ in range(12)) + ".\n" for _ in range(500)))
+            run = pathlib.Path(place) / "run"
+            command = ("--essh", ESSH, "-o", run, "--steps", 2, text)
+            result = quickstart(*command)
+            self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
+            self.assertIn("== generate done", result.stdout)
+            self.assertNotIn("\x1b", result.stdout + result.stderr)
+            for name in ("frontier.svg", "family/report.html", "exports/T10/model.safetensors"):
+                self.assertTrue((run / name).is_file(), name)
+
+    def test_mistakes_are_usage_errors(self):
+        for arguments in (["--nonsense"], ["--steps", "0", "x"], ["-o"], ["no such file"], [QUICKSTART, QUICKSTART]):
+            with self.subTest(arguments=arguments):
+                result = quickstart(*arguments)
+                self.assertEqual(result.returncode, 2, result.stdout)
+                self.assertIn("usage:", result.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,68 @@
+"""A run that goes on with more steps, other checkpoints or moved data, and one that may not."""
+import os
+import tempfile
+import unittest
+
+from _command import EXIT_USAGE, essh
+from _training import RECIPE, make_data, weights
+
+
+class TrainExtend(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.place = tempfile.TemporaryDirectory()
+        cls.data = make_data(cls.place.name)
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.place.cleanup()
+
+    def train(self, name, *words, data=None):
+        # A constant rate: the steps that were made do not depend on how many follow.
+        return essh("train", "tiny", "--data", data or self.data, "-o", os.path.join(self.place.name, name), "--device", "cpu",
+                    "--threads", "1", *RECIPE, "--set", "optimizer.schedule=constant", "--set", "optimizer.warmup=0",
+                    "--set", "elastic.ordering_period=0", *words)
+
+    def test_more_steps_are_the_longer_run(self):
+        long = self.train("long", "--set", "run.steps=12")
+        self.assertEqual(long.returncode, 0, long.stderr)
+        self.assertEqual(self.train("grown", "--set", "run.steps=8").returncode, 0)
+        refused = self.train("grown", "--set", "run.steps=12", "--set", "run.keep=5")
+        self.assertEqual(refused.returncode, EXIT_USAGE)
+        for words in (b"run.steps was 8 and is 12", b"run.keep was", b"--extend"):
+            self.assertIn(words, refused.stderr)
+        grown = self.train("grown", "--set", "run.steps=12", "--set", "run.keep=5", "--extend")
+        self.assertEqual(grown.returncode, 0, grown.stderr)
+        self.assertIn(b"going on after step 8", grown.stderr)
+        self.assertEqual(*(weights(os.path.join(self.place.name, name)) for name in ("long", "grown")))
+        fewer = self.train("grown", "--set", "run.steps=4", "--extend")
+        self.assertEqual(fewer.returncode, EXIT_USAGE)
+        self.assertIn(b"12 steps have been made", fewer.stderr)
+
+    def test_moved_data_is_the_same_data(self):
+        self.assertEqual(self.train("moved", "--set", "run.steps=6", "--stop-after", "3").returncode, 75)
+        other = os.path.join(self.place.name, "elsewhere")
+        os.symlink(self.data, other)
+        refused = self.train("moved", "--set", "run.steps=6", data=other)
+        self.assertEqual(refused.returncode, EXIT_USAGE)
+        self.assertIn(b"data.path was", refused.stderr)
+        self.assertEqual(self.train("moved", "--set", "run.steps=6", "--extend", data=other).returncode, 0)
+
+    def test_what_was_learnt_with_cannot_change(self):
+        self.assertEqual(self.train("fixed", "--set", "run.steps=6", "--stop-after", "3").returncode, 75)
+        for words in ([], ["--extend"]):
+            refused = self.train("fixed", "--set", "run.steps=6", "--set", "optimizer.rate=0.5", "--set", "data.context=16", *words)
+            self.assertEqual(refused.returncode, EXIT_USAGE)
+            for field in (b"optimizer.rate was", b"data.context was"):
+                self.assertIn(field, refused.stderr)
+            self.assertNotIn(b"run.steps was", refused.stderr)
+
+    def test_a_pipe_gets_a_last_line_with_the_loss(self):
+        result = self.train("progress", "--set", "run.steps=3")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertRegex(result.stderr.decode(), r"(?m)^pretraining 100%.*loss \d")
+        self.assertNotIn(b"\x1b", result.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()
