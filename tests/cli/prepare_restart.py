@@ -1,4 +1,4 @@
-"""Killed at random moments and started again, prepare leaves the same bytes as an uninterrupted run.
+"""Killed at random moments and started again, prepare leaves the same bytes as an uninterrupted run (T1).
 
 usage: ESSH=./essh tests/cli/prepare_restart.py [--megabytes N] [--kills N]    size of the input (30), kills (20)
 """

@@ -86,6 +86,8 @@ TEST_F(FolderWriterTest, ReplacesOnlyWhatItMay) {
             std::string::npos);
   EXPECT_NE(message_of([&] { FolderWriter(precious / "thesis", ExistingFolder::Replace); }).find("not written by essh"),
             std::string::npos);
+  EXPECT_NE(message_of([&] { FolderWriter("/dev/null", ExistingFolder::Replace); }).find("is no folder"),
+            std::string::npos);
   EXPECT_EQ(read_text(precious / "thesis", 10), "...");
   EXPECT_EQ(entries(folder), 2u);
 }

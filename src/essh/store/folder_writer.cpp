@@ -67,6 +67,7 @@ bool FolderWriter::must_replace() const {
   const bool empty = fs::is_directory(target_, failed) && fs::is_empty(target_, failed);
   if (failed) fail(ErrorKind::BadFile, "{}: cannot look into it: {}", target_.string(), failed.message());
   if (empty) return false;
+  if (fs::is_other(target_, failed)) fail(ErrorKind::Usage, "{}: is no folder; choose another name", target_.string());
   if (existing_ == ExistingFolder::Refuse) {
     fail(ErrorKind::Usage, "{}: exists already; choose another name or ask for it to be overwritten", target_.string());
   }
