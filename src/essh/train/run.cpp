@@ -245,7 +245,6 @@ void save_result(const fs::path& target, const Trainer<T>& trainer, const Recipe
   const Json provenance = {{"format", 1}, {"kind", kind}, {"steps", trainer.steps()}, {"recipe", recipe_yaml(recipe)}};
   save.provenance = to_text(provenance, 2);
   save_model(target, trainer.config(), trainer.parameters(), full_capacity(trainer.config()), save);
-  log::info("wrote {}", target.string());
 }
 
 Parameters<float> initial_weights(const Recipe& recipe, const ModelConfig& config) {
@@ -321,7 +320,7 @@ void settle_recipe(const Recipe& recipe, const fs::path& run, bool extend) {
 
 }  // namespace
 
-void run_training(const Recipe& recipe, const fs::path& run, Stream& stream, const RunOptions& options) {
+fs::path run_training(const Recipe& recipe, const fs::path& run, Stream& stream, const RunOptions& options) {
   if (recipe.data.path.empty() && recipe.data.task.empty())
     fail(ErrorKind::Usage, "train: say what to train on: data.path (a folder that `essh prepare` made) or data.task");
   Ranks ranks;
@@ -337,10 +336,11 @@ void run_training(const Recipe& recipe, const fs::path& run, Stream& stream, con
          run_to_end(
              make_pretraining(recipe, config), kPretrainingFiles, recipe, config, data,
              [&] { return initial_weights(recipe, config); }, run, ranks, stream, options));
+  return ranks.first() ? run / kPretrainingFiles.model : fs::path();
 }
 
-void run_refinement(const fs::path& run, const std::vector<std::string>& settings, Stream& stream,
-                    const RunOptions& options) {
+fs::path run_refinement(const fs::path& run, const std::vector<std::string>& settings, Stream& stream,
+                        const RunOptions& options) {
   Ranks ranks;
   const auto path = run / kRunRecipe;
   if (!fs::exists(path)) fail(ErrorKind::Usage, "{}: not a run folder; `essh train` makes one", run.string());
@@ -355,6 +355,7 @@ void run_refinement(const fs::path& run, const std::vector<std::string>& setting
          run_to_end(
              make_refinement(recipe, parent.config), kRefinementFiles, recipe, parent.config, data,
              [&] { return std::move(parent.parameters); }, run, ranks, stream, options));
+  return ranks.first() ? run / kRefinementFiles.model : fs::path();
 }
 
 RunEstimate estimate_run(const Recipe& recipe, Stream& stream) {
