@@ -30,7 +30,8 @@ void add_refine(CLI::App& app) {
   verb->footer("Example: essh refine runs/tiny");
   verb->callback([o] {
     OpenDevice device(o->device);
-    run_refinement(o->run, o->settings, device.stream, o->options);
+    const auto made = run_refinement(o->run, o->settings, device.stream, o->options);
+    if (!made.empty()) fmt::print("{}\n", made.string());
   });
 }
 

@@ -287,7 +287,7 @@ void add_decode(CLI::App& app) {
   verb->add_option("--tokenizer", arguments->tokenizer, "a tokenizer file or model folder, or: bytes, nucleotides")
       ->required();
   verb->add_flag("--skip-special-tokens", arguments->options.skip_special_tokens, "leave special tokens out");
-  verb->footer("Example: echo '[15496, 995]' | essh tokenizer decode --tokenizer gpt2/");
+  verb->footer("Example: echo '[72, 105, 10]' | essh tokenizer decode --tokenizer bytes");
   verb->callback([arguments] {
     const auto tokenizer = load_tokenizer(arguments->tokenizer);
     write_standard_output(tokenizer->decode(parse_ids(read_standard_input()), arguments->options));

@@ -64,7 +64,8 @@ void run(const Options& o) {
   }
   if (o.out.empty()) fail(ErrorKind::Usage, "train: say where to: -o RUN");
   OpenDevice device(o.device);
-  run_training(recipe, o.out, device.stream, o.run);
+  const auto made = run_training(recipe, o.out, device.stream, o.run);
+  if (!made.empty()) fmt::print("{}: {} steps\n", made.string(), recipe.run.steps);
 }
 
 }  // namespace

@@ -119,6 +119,30 @@ class PrepareFormats(unittest.TestCase):
         folder = self.prepare(self.path("a.txt", b"text"))[2]
         self.assertEqual(essh_json("tokenizer", "encode", "--tokenizer", folder, "--json", stdin=b"hi"), [104, 105])
 
+    def test_one_text_file_is_a_corpus(self):
+        with tempfile.TemporaryDirectory() as place:
+            path = os.path.join(place, "book.txt")
+            with open(path, "w", encoding="utf-8") as file:
+                file.writelines(f"line {number} of the book\n" for number in range(20000))
+            report = essh_json("prepare", path, "-o", os.path.join(place, "data"), "--tokenizer", "bytes", "--json")
+            self.assertAlmostEqual(report["valid"]["bytes"] / os.path.getsize(path), 0.01, delta=0.001)
+            short = os.path.join(place, "short.txt")
+            with open(short, "w", encoding="utf-8") as file:
+                file.write("a short text\n")
+            result = essh("prepare", short, "-o", os.path.join(place, "short"), "--tokenizer", "bytes")
+            self.assertEqual(result.returncode, 0)
+            self.assertRegex(result.stderr, rb"warning: the (validation|training) split is empty")
+
+    def test_no_text_is_an_error(self):
+        with tempfile.TemporaryDirectory() as place:
+            path = os.path.join(place, "empty.txt")
+            with open(path, "w", encoding="utf-8"):
+                pass
+            result = essh("prepare", path, "-o", os.path.join(place, "data"), "--tokenizer", "bytes")
+            self.assertEqual(result.returncode, EXIT_BAD_FILE)
+            self.assertIn(b"no text", result.stderr)
+            self.assertNotIn("dataset.json", os.listdir(os.path.join(place, "data")))
+
 
 if __name__ == "__main__":
     unittest.main()

@@ -62,7 +62,7 @@ class Fixture:
         return os.path.join(self.temporary.name, name)
 
     def train(self, path, pattern, *options):
-        return essh_json("tokenizer", "train", *self.code, "-o", path, "--vocab-size", 2000, "--pattern", pattern, "--json", *options)
+        return essh_json("tokenizer", "train", *self.code, "-o", path, "--vocab-size", 2000, "--pattern", pattern, "--json", "--force", *options)
 
 
 def setUpModule():
@@ -233,7 +233,7 @@ class Components(Comparison):
         for name, ours in {**sources, "bytes": "bytes", "nucleotides": "nucleotides"}.items():
             with self.subTest(name):
                 path = self.path("written.json")
-                result = essh("tokenizer", "convert", "--tokenizer", ours, "-o", path)
+                result = essh("tokenizer", "convert", "--tokenizer", ours, "-o", path, "--force")
                 self.assertEqual(result.returncode, 0, result.stderr)
                 texts = list(known.random_strings(2000, 5)) + ["ACGTN acgtu\nRYKM-x", "<|endoftext|>"]
                 self.compare(ours, Tokenizer.from_file(path), texts)

@@ -1,9 +1,12 @@
 """A run that goes on with more steps, other checkpoints or moved data, and one that may not."""
 import os
+import signal
+import subprocess
 import tempfile
+import time
 import unittest
 
-from _command import EXIT_USAGE, essh
+from _command import ESSH, EXIT_USAGE, essh
 from _training import RECIPE, make_data, weights
 
 
@@ -56,6 +59,19 @@ class TrainExtend(unittest.TestCase):
             for field in (b"optimizer.rate was", b"data.context was"):
                 self.assertIn(field, refused.stderr)
             self.assertNotIn(b"run.steps was", refused.stderr)
+
+    def test_a_signal_says_what_it_does(self):
+        run = os.path.join(self.place.name, "signal")
+        process = subprocess.Popen([ESSH, "train", "tiny", "--data", self.data, "-o", run, "--device", "cpu", "--threads", "1", *RECIPE,
+                                    "--set", "run.steps=100000"], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+        metrics = os.path.join(run, "metrics.jsonl")
+        while process.poll() is None and not (os.path.exists(metrics) and os.path.getsize(metrics) > 0):
+            time.sleep(0.01)  # until the first step is made: the handler stands
+        process.send_signal(signal.SIGINT)
+        words = process.communicate(timeout=120)[1]
+        self.assertEqual(process.returncode, 75, words)
+        self.assertIn(b"stopping after this step", words)
+        self.assertIn(b"the same command goes on", words)
 
     def test_a_pipe_gets_a_last_line_with_the_loss(self):
         result = self.train("progress", "--set", "run.steps=3")

@@ -80,7 +80,7 @@ class TrainRanks(unittest.TestCase):
         for folder in (two, again):
             code, words = self.run_on(2, folder, *settings)
             self.assertEqual(code, 0, words)
-            self.assertEqual(words.count(b"wrote "), 1, words)
+            self.assertEqual(words.count(b"step 40: validation"), 1, words)
         self.assertEqual(weights(two), weights(again))
         alone, pair = steps(one), steps(two)
         self.assertEqual(len(pair), 40)

@@ -289,7 +289,6 @@ void save_result(const fs::path& target, const Trainer<T>& trainer, const Recipe
   const Json provenance = {{"format", 1}, {"kind", kind}, {"steps", trainer.steps()}, {"recipe", recipe_yaml(recipe)}};
   save.provenance = to_text(provenance, 2);
   save_model(target, trainer.config(), trainer.parameters(), full_capacity(trainer.config()), save);
-  log::info("wrote {}", target.string());
 }
 
 Parameters<float> initial_weights(const Recipe& recipe, const ModelConfig& config) {
@@ -327,7 +326,7 @@ void finish(Ranks& ranks, const fs::path& run, std::optional<Index> stopped) {
 
 }  // namespace
 
-void run_training(const Recipe& recipe, const fs::path& run, Stream& stream, const RunOptions& options) {
+fs::path run_training(const Recipe& recipe, const fs::path& run, Stream& stream, const RunOptions& options) {
   if (recipe.data.path.empty() && recipe.data.task.empty())
     fail(ErrorKind::Usage, "train: say what to train on: data.path (a folder that `essh prepare` made) or data.task");
   Ranks ranks;
@@ -345,10 +344,11 @@ void run_training(const Recipe& recipe, const fs::path& run, Stream& stream, con
          run_to_end(
              make_pretraining(identity.recipe, config), kPretrainingFiles, identity, config, data,
              [&] { return initial_weights(identity.recipe, config); }, run, ranks, stream, options));
+  return ranks.first() ? run / kPretrainingFiles.model : fs::path();
 }
 
-void run_refinement(const fs::path& run, const std::vector<std::string>& settings, Stream& stream,
-                    const RunOptions& options) {
+fs::path run_refinement(const fs::path& run, const std::vector<std::string>& settings, Stream& stream,
+                        const RunOptions& options) {
   Ranks ranks;
   const auto path = run / kRunRecipe;
   if (!fs::exists(path)) fail(ErrorKind::Usage, "{}: not a run folder; `essh train` makes one", run.string());
@@ -371,6 +371,7 @@ void run_refinement(const fs::path& run, const std::vector<std::string>& setting
          run_to_end(
              make_refinement(identity.recipe, parent.config), kRefinementFiles, identity, parent.config, data,
              [&] { return std::move(parent.parameters); }, run, ranks, stream, options));
+  return ranks.first() ? run / kRefinementFiles.model : fs::path();
 }
 
 RunEstimate estimate_run(const Recipe& recipe, Stream& stream) {

@@ -22,14 +22,14 @@ struct RunOptions {
 // Error{Interrupted}; a second signal ends at once.
 //
 // Started by mpirun, the ranks train one model, each on a stream of its own; rank 0 alone writes and throws
-// Interrupted.
-void run_training(const Recipe& recipe, const std::filesystem::path& run, Stream& stream,
-                  const RunOptions& options = {});
+// Interrupted. Returns the folder of the trained model; nothing on other ranks.
+std::filesystem::path run_training(const Recipe& recipe, const std::filesystem::path& run, Stream& stream,
+                                   const RunOptions& options = {});
 
 // Shared refinement of a run's pretrained/ into refined/, with its recipe and further settings. Goes on where it
-// stopped.
-void run_refinement(const std::filesystem::path& run, const std::vector<std::string>& settings, Stream& stream,
-                    const RunOptions& options = {});
+// stopped. Returns as run_training() does.
+std::filesystem::path run_refinement(const std::filesystem::path& run, const std::vector<std::string>& settings,
+                                     Stream& stream, const RunOptions& options = {});
 
 // What a run would take: parameters, memory by kind, FLOPs per token, expected time; from a few steps that it makes. On
 // the CPU the total is that of the process: besides the kinds, the copy that a checkpoint is written from, the pages of

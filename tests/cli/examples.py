@@ -1,0 +1,127 @@
+"""The examples of the help and of the documentation, run in a folder that has what they name."""
+import json
+import os
+import pathlib
+import random
+import re
+import shutil
+import subprocess
+import tempfile
+import unittest
+
+from _command import ESSH, essh
+from _training import RECIPE
+from usage import all_verbs, verbs
+
+DOCS = pathlib.Path(__file__).resolve().parents[2] / "docs"
+
+# What makes an example short. The words go behind it.
+SHORTER = {"train": ["--print-recipe"], "frontier": ["--depth", "8", "--steps", "2"], "evaluate ppl": ["--windows", "1"],
+           "evaluate recall": ["--samples", "4"]}
+# Sizes and devices that a test does not have: only the options are checked.
+ELSEWHERE = re.compile(r"--device cuda|\b1\.5b\b")
+
+
+def from_help():
+    for words in sorted(map(list, {tuple(words) for words in verbs() + all_verbs()})):
+        text = essh(*words, "--help").stdout.decode()
+        block = text[text.index("Example"):].split("\n\n")[0]
+        for line in block.splitlines():
+            line = re.sub(r"^\s*(Examples?:)?\s*", "", line)
+            if "essh " in line:
+                yield " ".join(words) + " --help", line
+
+
+def from_docs():
+    for page in sorted(DOCS.glob("*.md")):
+        for block in re.findall(r"^```\w*\n(.*?)^```", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL):
+            for line in block.replace("\\\n", " ").splitlines():
+                line = re.sub(r"\s+#.*$", "", line)
+                # Brackets and bars describe a syntax, capitals stand for something.
+                if line.startswith("essh ") and not re.search(r"[\[|]|\.\.\.|\b[A-Z]{3,}\b", line):
+                    yield page.name, line
+
+
+def make_workspace(place):
+    def run(*words, stdin=b""):
+        result = essh(*words, cwd=place, stdin=stdin)
+        assert result.returncode == 0, (words, result.stderr)
+
+    generator = random.Random(5)
+    text = "".join(" ".join(f"word{generator.randrange(50)}" for _ in range(12)) + ".\n" for _ in range(1500))
+    for name in ("corpus.txt", "heldout.txt", "corpus/a.txt"):
+        (place / name).parent.mkdir(exist_ok=True)
+        (place / name).write_text(text)
+    (place / "corpus" / "b.jsonl.zst").write_text(json.dumps({"text": text}) + "\n")
+    (place / "ids.json").write_text("[1, 2, 3]")
+    run("tokenizer", "train", "corpus.txt", "-o", "tok/tokenizer.json", "--vocab-size", "512")
+    run("prepare", "corpus.txt", "-o", "data/headers", "--tokenizer", "tok/tokenizer.json", "--valid-fraction", "0.2")
+    shutil.copytree(place / "data" / "headers", place / "data" / "heldout")
+    train = ("train", "tiny", "--data", "data/headers", "--device", "cpu", *RECIPE, "--set", "run.steps=2", "--set", "refine.steps=1",
+             "--set", "refine.batch=2", "--set", "data.context=64")
+    for name in ("tiny", "elastic", "dense"):
+        run(*train, "-o", f"runs/{name}")
+    run("train", "mqar", "-o", "runs/mqar", "--device", "cpu", "--set", "data.context=64", "--set", "data.pairs=4", "--set", "data.symbols=128",
+        "--set", "model.vocab_size=128", "--set", "model.hidden_size=64", "--set", "run.steps=1", "--set", "run.batch=4",
+        "--set", "run.micro_batch=4", "--set", "run.validation_windows=2", "--set", "refine.batch=4")
+    run("init", "tiny", "-o", "models/tiny", "--tokenizer", "tok/tokenizer.json", "--vocab-size", "8192")
+    run("export", "models/tiny", "--tier", "T1,T4", "-o", "exports")
+
+
+class Examples(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.place = tempfile.TemporaryDirectory()
+        cls.workspace = pathlib.Path(cls.place.name) / "workspace"
+        cls.workspace.mkdir()
+        make_workspace(cls.workspace)
+        tools = pathlib.Path(cls.place.name) / "bin"
+        tools.mkdir()
+        (tools / "essh").symlink_to(ESSH)
+        cls.environment = {**os.environ, "PATH": f"{tools}:{os.environ['PATH']}"}
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.place.cleanup()
+
+    def verb_of(self, line):
+        words = re.search(r"\bessh ([a-z]+)(?: ([a-z]+))?", line).groups()
+        return next((w for w in all_verbs() + verbs() if w == [*words[:len(w)]]), None)
+
+    def check_options(self, line):
+        verb = self.verb_of(line)
+        self.assertIsNotNone(verb, line)
+        known = essh(*verb, "--help").stdout.decode()
+        for option in re.findall(r"(?<= )--?[a-z][a-z-]*", line):
+            self.assertRegex(known, rf"[ ,]{option}\b")
+        for recipe_setting in re.findall(r"--set ([a-z_.]+)=", line):
+            self.assertIn(f"  {recipe_setting} ", essh("train", "--help").stdout.decode())
+        return " ".join(verb)
+
+    def test_examples_run(self):
+        count = 0
+        for number, (place, line) in enumerate([*from_help(), *from_docs()]):
+            count += 1
+            with self.subTest(place=place, example=line):
+                verb = self.check_options(line)
+                if ELSEWHERE.search(line) or "tokenizer.model" in line:
+                    continue
+                here = pathlib.Path(self.place.name) / str(number)
+                shutil.copytree(self.workspace, here)
+                command = " ".join([line, *SHORTER.get(verb, [])])
+                # The folder that an example makes is not there before.
+                if verb == "init":
+                    shutil.rmtree(here / "models")
+                if verb == "export":
+                    shutil.rmtree(here / "exports")
+                if verb != "tokenizer train":
+                    shutil.copy(here / "tok" / "tokenizer.json", here)
+                result = subprocess.run(["bash", "-c", command], cwd=here, env=self.environment, stdin=subprocess.DEVNULL,
+                                        capture_output=True, timeout=300, check=False)
+                self.assertEqual(result.returncode, 0, result.stderr.decode(errors="replace"))
+                shutil.rmtree(here)
+        self.assertGreater(count, 30)
+
+
+if __name__ == "__main__":
+    unittest.main()
