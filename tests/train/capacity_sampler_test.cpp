@@ -42,6 +42,11 @@ TEST(CapacitySampler, ReservesTheShareAndDrawsTheRestUniformly) {
   }
 }
 
+TEST(CapacitySampler, TheShareHoldsForAnyNumberOfMicroBatches) {
+  for (const Index micro : {1, 2, 3, 5, 16})
+    EXPECT_NEAR(share_of_full(make({}), 0, kSteps, micro), 0.775, 0.02) << micro;
+}
+
 TEST(CapacitySampler, FullCapacityOnlyDuringWarmUpAndForDense) {
   const auto sampler = make({.warmup_tokens = 500});
   for (const double budget : sampler.draw(3, 499, 64)) EXPECT_EQ(budget, 1.0);

@@ -51,6 +51,14 @@ TEST(Recipe, MistakesAreNamedWithARemedy) {
   EXPECT_NE(problem("run: [1"), "accepted");
   EXPECT_NE(problem("run: {steps: 1, steps: 2}"), "accepted");
   EXPECT_NE(problem("", {"run.steps"}), "accepted");
+  // Aliases of aliases: a few hundred bytes that stand for 10^8 values.
+  std::string bomb = "a0: &a0 [1,1,1,1,1,1,1,1,1,1]\n";
+  for (int i = 1; i < 9; ++i) {
+    bomb += fmt::format("a{}: &a{} [", i, i);
+    for (int k = 0; k < 10; ++k) bomb += fmt::format("{}*a{}", k ? "," : "", i - 1);
+    bomb += "]\n";
+  }
+  EXPECT_EQ(problem(bomb), "r.yaml: more than 20000 values");
   EXPECT_EQ(problem("", {"run.steps=\"3\""}), "r.yaml: run: steps must be a whole number");
 }
 

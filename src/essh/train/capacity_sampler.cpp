@@ -86,9 +86,10 @@ std::vector<double> CapacitySampler::draw(Index step, double tokens_seen, Index 
   for (const double weight : weights) total += weight;
   const double reduced = 1 - full_share(step);
   for (Index slot = 0; slot < count; ++slot) {
-    // Reserved slots lie evenly between the others.
-    const bool reserved = std::floor(static_cast<double>(slot + 1) * reduced + 1e-9) <=
-                          std::floor(static_cast<double>(slot) * reduced + 1e-9);
+    // Reserved slots lie evenly between the others, counted over all steps: a step of few micro-batches leaves its
+    // remainder to the next.
+    const auto before = static_cast<double>(step * count + slot);
+    const bool reserved = std::floor((before + 1) * reduced + 1e-9) <= std::floor(before * reduced + 1e-9);
     if (reserved) continue;
     Rng rng(seed_ ^ 0xca9ac17aULL, static_cast<std::uint64_t>(step) * 0x100000 + static_cast<std::uint64_t>(slot));
     double point = rng.uniform() * total;

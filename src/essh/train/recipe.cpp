@@ -16,6 +16,7 @@ namespace {
 
 constexpr std::uint64_t kRecipeBytes = 1u << 20;
 constexpr int kDepth = 16;
+constexpr int kNodes = 20'000;  // aliases counted as often as they are used
 
 // The paper's constants at the two scales, and recipes for small machines.
 constexpr std::array<std::pair<const char*, const char*>, 9> kRecipes = {{
@@ -88,21 +89,22 @@ Json scalar(const YAML::Node& node) {
   return text;
 }
 
-Json to_json(const YAML::Node& node, const std::string& place, int depth) {
+Json to_json(const YAML::Node& node, const std::string& place, int depth, int& nodes) {
   if (depth > kDepth) fail(ErrorKind::BadFile, "{}: nested deeper than {} levels", place, kDepth);
+  if (++nodes > kNodes) fail(ErrorKind::BadFile, "{}: more than {} values", place, kNodes);
   switch (node.Type()) {
     case YAML::NodeType::Map: {
       Json object = Json::object();
       for (const auto& entry : node) {
         const auto key = entry.first.as<std::string>();
         if (object.contains(key)) fail(ErrorKind::BadFile, "{}: {} occurs twice", place, in_quotes(key));
-        object[key] = to_json(entry.second, place, depth + 1);
+        object[key] = to_json(entry.second, place, depth + 1, nodes);
       }
       return object;
     }
     case YAML::NodeType::Sequence: {
       Json list = Json::array();
-      for (const auto& entry : node) list.push_back(to_json(entry, place, depth + 1));
+      for (const auto& entry : node) list.push_back(to_json(entry, place, depth + 1, nodes));
       return list;
     }
     case YAML::NodeType::Scalar:
@@ -114,7 +116,8 @@ Json to_json(const YAML::Node& node, const std::string& place, int depth) {
 
 Json parse_yaml(const std::string& text, const std::string& place) {
   try {
-    const auto json = to_json(YAML::Load(text), place, 0);
+    int nodes = 0;
+    const auto json = to_json(YAML::Load(text), place, 0, nodes);
     return json.is_null() ? Json::object() : json;
   } catch (const YAML::Exception& error) {
     fail(ErrorKind::BadFile, "{}: not valid YAML at line {}: {}", place, error.mark.line + 1, error.msg);
