@@ -66,7 +66,7 @@ TEST(CapacitySampler, RampAndProgressiveFollowTheirSchedules) {
   EXPECT_DOUBLE_EQ(ramp.full_share(0), 0.75);
   EXPECT_DOUBLE_EQ(ramp.full_share(kSteps / 2), 0.75);
   EXPECT_DOUBLE_EQ(ramp.full_share(kSteps * 3 / 4), 0.875);
-  EXPECT_EQ(share_of_full(ramp, kSteps - 1, kSteps, 4), 1.0);
+  EXPECT_GE(share_of_full(ramp, kSteps - 20, kSteps, 4), 0.98);
   const auto progressive = make({.sampling = "progressive", .full_share = 0});
   const auto smallest = [&](Index step) {
     double least = 1;
