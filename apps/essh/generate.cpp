@@ -32,7 +32,7 @@ struct Options {
   SamplingOptions sampling;
   DeviceOptions device;
   bool prompt_given = false, seed_given = false;
-  bool bytes = false, ids = false, ignore_eos = false, echo = false, json = false;
+  bool bytes = false, ids = false, ignore_eos = false, force = false, echo = false, json = false;
 };
 
 // How text becomes tokens: the folder's tokenizer, one named by the user, or raw bytes.
@@ -90,7 +90,8 @@ void run(Options o) {
   check_output_file(o.state_out);
   o.model = model_of_run(o.model).string();
   OpenDevice device(o.device);
-  Engine engine(StoredModel::open(o.model), device.stream, o.device.engine());
+  Engine engine(StoredModel::open(o.model, o.force ? NonFinite::Accept : NonFinite::Refuse), device.stream,
+                o.device.engine());
   const auto tier = find_tier(o.model, engine.config(), o.tier);
   const auto tokenizer = find_tokenizer(o);
   if (!tokenizer && !o.stops.empty())
@@ -204,6 +205,7 @@ void add_generate(CLI::App& app) {
   verb->add_option("--tokenizer", o->tokenizer, "a tokenizer.json, when the folder has none");
   verb->add_flag("--bytes", o->bytes, "tokens are raw bytes");
   verb->add_flag("--ids", o->ids, "print token ids instead of text");
+  verb->add_flag("--force", o->force, "run although weights are NaN or infinite");
   verb->add_flag("--ignore-eos", o->ignore_eos, "go on after the end-of-text token");
   verb->add_option("--state-in", o->state_in, "start from a saved state")->check(CLI::ExistingFile);
   verb->add_option("--state-out", o->state_out, "save the state at the end, or on Ctrl-C");

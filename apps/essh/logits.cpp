@@ -16,6 +16,7 @@ namespace {
 struct Options {
   std::string model, tokens, out, tier = "full", path = "parallel";
   DeviceOptions device;
+  bool force = false;
 };
 
 std::vector<std::int32_t> read_tokens(const std::string& path) {
@@ -44,7 +45,8 @@ void run(const Options& o) {
   check_output_file(o.out);
   const auto folder = model_of_run(o.model);
   OpenDevice device(o.device);
-  Engine engine(StoredModel::open(folder), device.stream, o.device.engine());
+  Engine engine(StoredModel::open(folder, o.force ? NonFinite::Accept : NonFinite::Refuse), device.stream,
+                o.device.engine());
   const auto tier = find_tier(folder, engine.config(), o.tier);
   const auto tokens = read_tokens(o.tokens);
   std::error_code absent;
@@ -74,6 +76,7 @@ void add_logits(CLI::App& app) {
       ->capture_default_str();
   o->device.add_to(*verb);
   o->device.add_deterministic(*verb);
+  verb->add_flag("--force", o->force, "run although weights are NaN or infinite");
   verb->footer("Example: essh logits models/tiny --tokens ids.json --out logits.npy --tier T4");
   verb->callback([o] { run(*o); });
 }

@@ -60,6 +60,18 @@ class ModelFolder(unittest.TestCase):
         self.assertEqual(result.returncode, EXIT_BAD_FILE)
         self.assertIn(b"FAIL", result.stdout)
 
+    def test_m7_weights_that_are_not_finite_run_only_when_forced(self):
+        broken = self.folder / "infinite"
+        shutil.copytree(self.folder / "f32" / "T2", broken)
+        with open(broken / "model.safetensors", "r+b") as file:
+            file.seek(-4, 2)
+            file.write(b"\x00\x00\x80\x7f")
+        call = ("generate", broken, "--tokens", "1,2,3", "-n", "1", "--ids")
+        refused = essh(*call)
+        self.assertEqual(refused.returncode, EXIT_BAD_FILE)
+        self.assertIn(b"not finite", refused.stderr)
+        self.assertNotIn(b"values that are not finite", essh(*call, "--force").stderr)
+
     def test_verify_refuses_a_precision_of_another_device(self):
         result = essh("verify", self.folder / "f32" / "T4", "--parent", self.family, "--precision", "bf16")
         self.assertEqual(result.returncode, EXIT_USAGE)

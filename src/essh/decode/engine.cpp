@@ -244,15 +244,17 @@ class Engine::Typed : public Impl {
   }
 
   void check(std::span<const Chunk> chunks) const {
-    for (std::size_t i = 0; i < chunks.size(); ++i) {
-      const auto& chunk = chunks[i];
+    std::vector<std::int64_t> ids;
+    for (const auto& chunk : chunks) {
       entry(chunk.slot);
+      ids.push_back(chunk.slot.id);
       ESSH_ASSERT(!chunk.tokens.empty());
       ESSH_ASSERT(chunk.wanted != Wanted::Scores || chunk.targets.size() == chunk.tokens.size());
       ESSH_ASSERT(chunk.sampler == nullptr || chunk.wanted == Wanted::Last);
-      for (std::size_t j = 0; j < i; ++j) ESSH_ASSERT(!(chunks[j].slot == chunk.slot));
       model_.check_tokens(chunk.tokens, "tokens");
     }
+    std::ranges::sort(ids);
+    ESSH_ASSERT(std::ranges::adjacent_find(ids) == ids.end());
   }
 
   void place_outputs(std::span<const Chunk> chunks, Outputs& outputs) const {
