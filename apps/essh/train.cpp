@@ -81,7 +81,7 @@ void add_train(CLI::App& app) {
       ->allow_extra_args(false);
   add_number(*verb, "--stop-after", o->run.stop_after, "save and stop after this many steps, as a signal would", 0,
              Index{1} << 40);
-  verb->add_flag("--extend", o->run.extend, "go on with more steps, other checkpoints or moved data");
+  verb->add_flag("--extend", o->run.extend, "go on with more steps or other checkpoints");
   verb->add_flag("--restart", o->run.restart,
                  "start over at step 0; what was produced so far is kept as NAME.1, NAME.2, ...");
   o->device.add_places(*verb);

@@ -4,7 +4,6 @@
 #include <atomic>
 #include <chrono>
 #include <cmath>
-#include <fstream>
 #include <functional>
 #include <optional>
 #include <sstream>
@@ -12,6 +11,7 @@
 #include "essh/base/file.h"
 #include "essh/base/interrupt.h"
 #include "essh/base/json.h"
+#include "essh/base/line_writer.h"
 #include "essh/base/log.h"
 #include "essh/base/machine.h"
 #include "essh/base/progress.h"
@@ -66,31 +66,21 @@ auto with_compute_type(const Recipe& recipe, Device device, const Body& body) {
 
 constexpr std::uint64_t kMetricsBytes = std::uint64_t{8} << 30;
 
-// One JSON object per line. Lines of steps that a resumed run will make again are dropped.
-class Metrics {
- public:
-  Metrics(const fs::path& path, Index resumed_step) {
-    if (fs::exists(path)) {
-      std::string kept;
-      std::istringstream in(read_text(path, kMetricsBytes));
-      for (std::string line; std::getline(in, line);) {
-        try {
-          const auto entry = parse_json(line, path.string());
-          if (entry.value("step", Index{0}) <= resumed_step) kept += line + "\n";
-        } catch (const Error&) {
-          continue;  // torn by a crash
-        }
-      }
-      write_durably(path, kept);
+// Drops the lines of steps that a resumed run will make again from its metrics, one JSON object per line.
+void cut_metrics(const fs::path& path, Index resumed_step) {
+  if (!fs::exists(path)) return;
+  std::string kept;
+  std::istringstream in(read_text(path, kMetricsBytes));
+  for (std::string line; std::getline(in, line);) {
+    try {
+      const auto entry = parse_json(line, path.string());
+      if (entry.value("step", Index{0}) <= resumed_step) kept += line + "\n";
+    } catch (const Error&) {
+      continue;  // torn by a crash
     }
-    out_.open(path, std::ios::app);
-    if (!out_) fail(ErrorKind::BadFile, "{}: cannot be written", path.string());
   }
-  void write(const Json& entry) { out_ << to_text(entry) << std::endl; }
-
- private:
-  std::ofstream out_;
-};
+  write_durably(path, kept);
+}
 
 Json step_entry(const StepReport& r, double rate, double utilisation, double seconds) {
   Json shares = Json::object();
@@ -151,7 +141,8 @@ class Keeper {
     } catch (const Error& error) {
       if (error.kind() != ErrorKind::BadFile) throw;
       log::warn("no checkpoint was written after step {}: {}", saving_, error.what());
-      if (metrics_) metrics_->write({{"kind", "checkpoint_failed"}, {"step", saving_}, {"error", error.what()}});
+      if (metrics_)
+        metrics_->write(to_text({{"kind", "checkpoint_failed"}, {"step", saving_}, {"error", error.what()}}));
       failure_ = error.what();
     }
   }
@@ -160,6 +151,8 @@ class Keeper {
     snapshot.run = identity_.id;
     failure_.clear();
     saving_ = snapshot.step;
+    // A checkpoint promises the lines up to its step.
+    metrics_->flush();
     checkpoints_.save(std::move(snapshot));
   }
 
@@ -168,7 +161,9 @@ class Keeper {
 
   void begin(const char* stage, Index step, Index steps) {
     if (step > 0) log::info("{}: going on after step {}", run_.string(), step);
-    metrics_.emplace(run_ / files_.metrics, step);
+    metrics_.reset();
+    cut_metrics(run_ / files_.metrics, step);
+    metrics_.emplace(run_ / files_.metrics);
     progress_.emplace(stage, static_cast<double>(steps), "step");
     start_ = Clock::now();
   }
@@ -176,7 +171,7 @@ class Keeper {
   // `peak`: of all ranks together.
   void made(const StepReport& report, double tokens, double seconds, double peak) {
     const double rate = tokens / seconds, utilisation = report.flops / seconds / peak;
-    metrics_->write(step_entry(report, rate, utilisation, seconds_since(start_)));
+    metrics_->write(to_text(step_entry(report, rate, utilisation, seconds_since(start_))));
     if (report.skipped) log::warn("step {}: the gradient was not finite, the step was not made", report.step);
     const auto reduced = report.reduced_tokens > 0 ? fmt::format(" (reduced {:.3f})", report.reduced_loss) : "";
     progress_->update(static_cast<double>(report.step),
@@ -187,7 +182,8 @@ class Keeper {
   void validated(Index step, double tokens, const std::map<std::string, double>& losses, const ModelConfig& config) {
     Json tiers = Json::object();
     for (const auto& tier : tiers_of(config)) tiers[tier.name] = losses.at(tier.name);
-    metrics_->write({{"kind", "validation"}, {"step", step}, {"tokens", static_cast<Index>(tokens)}, {"tiers", tiers}});
+    metrics_->write(
+        to_text({{"kind", "validation"}, {"step", step}, {"tokens", static_cast<Index>(tokens)}, {"tiers", tiers}}));
     log::info("step {}: validation perplexity{}", step, losses_line(losses, config));
   }
 
@@ -203,7 +199,7 @@ class Keeper {
   Checkpoints checkpoints_;
   Index saving_ = 0;
   std::string failure_;
-  std::optional<Metrics> metrics_;
+  std::optional<LineWriter> metrics_;
   std::optional<Progress> progress_;
   Clock::time_point start_;
 };

@@ -12,7 +12,7 @@ struct RunOptions {
   Index stop_after = 0;
   // Start over at step 0. What the run has produced so far is kept under other names.
   bool restart = false;
-  // Go on with a recipe that differs from the run's where may_change_in_a_run() allows it: more steps, moved data.
+  // Go on with a recipe that differs from the run's where may_change_in_a_run() allows it: more steps.
   bool extend = false;
 };
 
