@@ -23,7 +23,7 @@ class TokenizerSources(unittest.TestCase):
 
     def train(self, *sources, stdin=b""):
         out = self.place / "tokenizer.json"
-        result = essh("tokenizer", "train", *sources, "-o", out, "--vocab-size", 400, stdin=stdin)
+        result = essh("tokenizer", "train", *sources, "-o", out, "--vocab-size", 400, "--force", stdin=stdin)
         self.assertEqual(result.returncode, 0, result.stderr)
         self.words = result.stderr
         return out.read_text()
