@@ -27,7 +27,7 @@ struct Problem {
         v(b * (before + n), h / g * dim),
         out(b * n, h * dim),
         log_sum(b * n, h) {
-    Rng rng(static_cast<std::uint64_t>(n * 100 + w));
+    Rng rng(static_cast<std::uint64_t>(n) * 100 + static_cast<std::uint64_t>(w));
     q.normal(rng, 1.5);
     k.normal(rng, 1.5);
     v.normal(rng);
