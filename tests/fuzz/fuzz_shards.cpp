@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "essh/base/file.h"
 #include "essh/base/log.h"
 #include "essh/data/dataset.h"
 #include "essh/data/prepare.h"
