@@ -1,11 +1,11 @@
 #include <memory>
 
+#include "apps/essh/bench_model.h"
 #include "apps/essh/device_options.h"
 #include "apps/essh/number_option.h"
 #include "apps/essh/verbs.h"
 #include "essh/base/json.h"
 #include "essh/base/units.h"
-#include "essh/evaluate/latency.h"
 #include "essh/evaluate/throughput.h"
 #include "essh/model/initialise.h"
 #include "essh/store/provenance.h"
@@ -21,34 +21,11 @@ struct Options {
   std::vector<Index> lengths = {2048};
   TrainingBench training;
   PrefillBench prefill;
-  LatencyOptions latency;
   bool profile = false, last_logit = false, json = false;
 };
 
-// A model folder or run, or a preset with its initial weights: speed does not depend on what was learnt.
-StoredModel open_model(const Options& o) {
-  const auto names = preset_names();
-  // A folder of that name is meant before a preset, as elsewhere.
-  if (std::ranges::find(names, o.model) == names.end() || fs::is_directory(o.model))
-    return StoredModel::open(model_of_run(o.model));
-  const auto config = preset(o.model);
-  LoadedModel model{config, Parameters<float>(config)};
-  initialise(model.parameters, config, 1);
-  return StoredModel(std::move(model));
-}
-
 Json sample_fields(const Rates& rates) {
   return {{"avg_ts", rates.mean()}, {"stddev_ts", rates.deviation()}, {"samples_ts", rates.samples}};
-}
-
-void print_profile(const std::vector<ProfiledScope::Line>& lines) {
-  double total = 0;
-  for (const auto& line : lines) total += line.milliseconds;
-  fmt::print("\n{:<52} {:>8} {:>10} {:>7}\n", "kernel", "calls", "ms", "share");
-  for (const auto& line : lines)
-    fmt::print("{:<52} {:>8} {:>10.3f} {:>6.1f}%\n", line.name, line.calls, line.milliseconds,
-               100 * line.milliseconds / total);
-  fmt::print("{:<52} {:>8} {:>10.3f}\n", "all", "", total);
 }
 
 Json peak_fields(Device device) {
@@ -106,7 +83,7 @@ void bench_training(const Options& o) {
 
 void bench_prefill(Options o) {
   OpenDevice device(o.device);
-  const auto model = open_model(o);
+  const auto model = open_bench_model(o.model);
   const auto tier = find_tier(model_of_run(o.model), model.config(), o.tier);
   o.prefill.all_logits = !o.last_logit;
   Json list = Json::array();
@@ -144,36 +121,6 @@ void bench_prefill(Options o) {
   print_profile(profile.lines());
 }
 
-void bench_decoding(const Options& o) {
-  OpenDevice device(o.device);
-  const auto model = open_model(o);
-  const auto tier = find_tier(model_of_run(o.model), model.config(), o.tier);
-  const auto result = measure_latency(model, tier, device.stream, o.device.engine(), o.latency);
-  if (o.json) {
-    const double rate = 1e3 / result.decode_ms;
-    const Json object = {{"model", o.model},
-                         {"device", device.stream.description()},
-                         {"tier", tier.name},
-                         {"n_prompt", 0},
-                         {"n_gen", o.latency.steps},
-                         {"n_depth", o.latency.depth},
-                         {"avg_ts", rate},
-                         {"decode_ms", result.decode_ms},
-                         {"decode_ms_low", result.decode_ms_low},
-                         {"decode_ms_high", result.decode_ms_high},
-                         {"state_bytes", result.session_bytes},
-                         {"bytes_per_token", result.weight_bytes}};
-    fmt::print("{}\n", to_text(object, 2));
-    return;
-  }
-  fmt::print(
-      "{} {} on {}: decoding at depth {}: {:.3f} ms a token ({:.3f} to {:.3f}), {:.1f} tok/s, {} of weights, {} of "
-      "state\n",
-      o.model, tier.name, device.stream.description(), o.latency.depth, result.decode_ms, result.decode_ms_low,
-      result.decode_ms_high, 1e3 / result.decode_ms, format_bytes(static_cast<double>(result.weight_bytes)),
-      format_bytes(static_cast<double>(result.session_bytes)));
-}
-
 template <class Run>
 CLI::App* add_kind(CLI::App& verb, const char* name, const char* help, const std::shared_ptr<Options>& o,
                    const Run& run) {
@@ -185,6 +132,27 @@ CLI::App* add_kind(CLI::App& verb, const char* name, const char* help, const std
 }
 
 }  // namespace
+
+StoredModel open_bench_model(const std::string& name) {
+  const auto names = preset_names();
+  // A folder of that name is meant before a preset, as elsewhere.
+  if (std::ranges::find(names, name) == names.end() || fs::is_directory(name))
+    return StoredModel::open(model_of_run(name));
+  const auto config = preset(name);
+  LoadedModel model{config, Parameters<float>(config)};
+  initialise(model.parameters, config, 1);
+  return StoredModel(std::move(model));
+}
+
+void print_profile(const std::vector<ProfiledScope::Line>& lines) {
+  double total = 0;
+  for (const auto& line : lines) total += line.milliseconds;
+  fmt::print("\n{:<52} {:>8} {:>10} {:>7}\n", "kernel", "calls", "ms", "share");
+  for (const auto& line : lines)
+    fmt::print("{:<52} {:>8} {:>10.3f} {:>6.1f}%\n", line.name, line.calls, line.milliseconds,
+               100 * line.milliseconds / total);
+  fmt::print("{:<52} {:>8} {:>10.3f}\n", "all", "", total);
+}
 
 void add_bench(CLI::App& app) {
   auto* verb = app.add_subcommand("bench", "speed of training, prompts and decoding on this machine");
@@ -222,16 +190,7 @@ void add_bench(CLI::App& app) {
     kind->add_flag("--profile", o->profile, "GPU time by kernel, of a further prompt of the last length");
     kind->footer("Example: essh bench prefill 1.5b --device cuda --lengths 2048,8192,32768,131072");
   }
-  {
-    auto o = std::make_shared<Options>();
-    auto* kind = add_kind(*verb, "decode", "one token after the other, batch 1", o, bench_decoding);
-    kind->add_option("MODEL", o->model, "a model folder, a run, or a preset with initial weights")->required();
-    kind->add_option("--tier", o->tier, "T4, full, xi=0.3 or 18x1792")->capture_default_str();
-    o->device.add_deterministic(*kind);
-    add_number(*kind, "--depth", o->latency.depth, "tokens read before", 1, Index{1} << 30)->capture_default_str();
-    add_number(*kind, "--steps", o->latency.steps, "timed steps", 1, 1 << 20)->capture_default_str();
-    kind->footer("Example: essh bench decode models/tiny --depth 2048");
-  }
+  add_bench_decode(*verb);
 }
 
 }  // namespace essh::verbs

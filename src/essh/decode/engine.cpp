@@ -8,8 +8,10 @@
 
 #include "essh/decode/slot_state.h"
 #include "essh/decode/tier_model.h"
+#include "essh/kernels/clear.h"
 #include "essh/kernels/copy.h"
 #include "essh/kernels/cross_entropy.h"
+#include "essh/kernels/largest_logit.h"
 
 namespace essh {
 namespace {
@@ -18,6 +20,12 @@ namespace {
 constexpr Index kPassRows = 8192;
 // Steps of a tier that are kept recorded.
 constexpr std::size_t kMostSteps = 64;
+// Most slots of a streamed step: more run faster as products of many rows.
+constexpr Index kMostStreamed = kStreamedSequences;
+// Steps of generate() between two looks at what was drawn.
+constexpr std::size_t kUnseenSteps = 256;
+// Keys of drawn tokens that are kept on the device at most.
+constexpr std::size_t kKeys = 1 << 16;
 
 Index default_piece(Device device) {
   return device == Device::Cpu ? 512 : kPassRows;
@@ -90,6 +98,8 @@ class Engine::Impl {
   virtual Slot open(const Tier& tier, SlotOptions options) = 0;
   virtual Slot fork(Slot slot) = 0;
   virtual void run(std::span<const Chunk> chunks, Outputs& outputs) = 0;
+  virtual std::vector<std::int32_t> generate(std::span<const Slot> slots, std::span<const std::int32_t> first,
+                                             Index steps) = 0;
   virtual StateSnapshot snapshot(Slot slot) const = 0;
   virtual Slot restore(const Tier& tier, const StateSnapshot& snapshot, SlotOptions options) = 0;
   virtual void close(Slot slot) = 0;
@@ -172,6 +182,37 @@ class Engine::Typed : public Impl {
     return slot;
   }
 
+  std::vector<std::int32_t> generate(std::span<const Slot> slots, std::span<const std::int32_t> first,
+                                     Index steps) override {
+    ESSH_ASSERT(!slots.empty() && first.size() == slots.size() && steps >= 0);
+    model_.check_tokens(first, "tokens");
+    std::vector<SlotState*> states;
+    for (const auto slot : slots) {
+      ESSH_ASSERT(entry(slot).model == entry(slots.front()).model);
+      states.push_back(entry(slot).state.get());
+    }
+    auto& model = *entry(slots.front()).model;
+    const auto count = slots.size();
+    std::vector<std::int32_t> tokens, inputs(first.begin(), first.end());
+    while (std::ssize(tokens) < steps * std::ssize(slots)) {
+      const auto left = static_cast<std::size_t>(steps) - tokens.size() / count;
+      const auto now = std::min({kUnseenSteps, left, std::max<std::size_t>(1, kKeys / count)});
+      const auto drawn = draw(model, states, inputs, static_cast<Index>(now));
+      for (const auto key : drawn) {
+        if (key == 0) fail(ErrorKind::BadFile, "no logit is a number; the weights are damaged");
+        tokens.push_back(token_of_key(key));
+      }
+      for (std::size_t b = 0; b < count; ++b) {
+        std::vector<std::int32_t> fed = {inputs[b]};
+        for (std::size_t step = 0; step < now; ++step) fed.push_back(token_of_key(drawn[step * count + b]));
+        inputs[b] = fed.back();
+        fed.pop_back();
+        states[b]->name_last(fed);
+      }
+    }
+    return tokens;
+  }
+
   void run(std::span<const Chunk> chunks, Outputs& outputs) override {
     check(chunks);
     place_outputs(chunks, outputs);
@@ -185,12 +226,15 @@ class Engine::Typed : public Impl {
     }
     for (auto* model : models) {
       std::vector<std::size_t> next(chunks.size());
+      const bool alone = streamed(*model) != nullptr;
       for (;;) {
         std::vector<Piece> pass;
         Index rows = 0;
         for (std::size_t i = 0; i < chunks.size(); ++i) {
           if (entry(chunks[i].slot).model != model || next[i] == pieces[i].size()) continue;
           const auto& piece = pieces[i][next[i]];
+          // Single tokens have passes of their own where these are streamed.
+          if (alone && rows > 0 && (piece.length == 1) != (pass.front().length == 1)) continue;
           if (rows > 0 && rows + piece.length > std::max(kPassRows, options_.piece)) continue;
           rows += piece.length;
           pass.push_back(piece);
@@ -288,6 +332,173 @@ class Engine::Typed : public Impl {
     return pieces;
   }
 
+  template <class Body>
+  void run_recorded(Recording& recording, const Body& body) {
+    if (options_.eager)
+      body();
+    else
+      recording.run(stream_, body);
+  }
+
+  Pass pass_of(const TierModel<T>& model) {
+    return {.stream = stream_,
+            .arena = arena_,
+            .capacity = full_capacity(model.model().config()),
+            .bits = options_.deterministic ? RowBits::Alone : RowBits::Free};
+  }
+
+  // Where the pointers (from 0 on), positions and tokens of a pass lie in inputs_, and in its copy on the device.
+  struct InputPlaces {
+    Index count, rows;
+    std::size_t leaving = 0, positions = 0, tokens = 0;
+
+    Vector<const std::int32_t> tokens_at(const std::byte* device) const {
+      return {reinterpret_cast<const std::int32_t*>(device + tokens), rows};
+    }
+  };
+  // All but the tokens.
+  InputPlaces write_inputs(const TierModel<T>& model, std::span<SlotState* const> states, Index rows) {
+    const auto parts = model.parts().size(), count = states.size();
+    InputPlaces places{.count = static_cast<Index>(count), .rows = rows};
+    places.leaving = parts * count * sizeof(std::byte*);
+    places.positions = 2 * places.leaving;
+    places.tokens = places.positions + count * sizeof(Index);
+    inputs_.resize(places.tokens + static_cast<std::size_t>(rows) * sizeof(std::int32_t));
+    auto* entering = reinterpret_cast<std::byte**>(inputs_.data());
+    auto* leaving = reinterpret_cast<std::byte**>(inputs_.data() + places.leaving);
+    auto* positions = reinterpret_cast<Index*>(inputs_.data() + places.positions);
+    for (std::size_t b = 0; b < count; ++b) {
+      for (std::size_t part = 0; part < parts; ++part) {
+        entering[part * count + b] = states[b]->entering(part);
+        leaving[part * count + b] = states[b]->leaving(part);
+      }
+      positions[b] = states[b]->position();
+    }
+    return places;
+  }
+  SequenceBatch batch_at(const InputPlaces& places, const std::byte* device, std::span<const Segment> segments,
+                         Index longest) const {
+    const auto pointers = [&](std::size_t at) {
+      return Mirrored<std::byte*>{reinterpret_cast<std::byte* const*>(inputs_.data() + at),
+                                  reinterpret_cast<std::byte* const*>(device + at)};
+    };
+    return {.segments = segments,
+            .count = places.count,
+            .positions = {reinterpret_cast<const Index*>(inputs_.data() + places.positions),
+                          reinterpret_cast<const Index*>(device + places.positions)},
+            .entering = pointers(0),
+            .leaving = pointers(places.leaving),
+            .longest = longest};
+  }
+
+  StreamedModel<T>* streamed(TierModel<T>& model) {
+    return options_.fused && stream_.device() != Device::Cpu ? model.streamed(stream_) : nullptr;
+  }
+
+  StreamedSequence sequence_of(const SlotState& state, std::int32_t token) const {
+    return {.entering = state.entering_parts(),
+            .leaving = state.leaving_parts(),
+            .rows = state.caches(),
+            .capacity = state.cache_capacity(),
+            .position = state.position(),
+            .token = token,
+            .drawn = nullptr};
+  }
+
+  // Keys of largest logits, zero: as many as a step wants. Those taken since `fresh` stay as they are.
+  LogitKey* take_keys(std::size_t count, bool fresh) {
+    const auto most = std::max(kKeys, count);
+    if (static_cast<std::size_t>(keys_.size()) < most)
+      keys_ = Array<LogitKey>(stream_.device(), static_cast<Index>(most), "drawn tokens"), fresh = true;
+    if (fresh) {
+      clear(stream_, keys_.view());
+      keys_used_ = 0;
+    }
+    ESSH_ASSERT(keys_used_ + count <= static_cast<std::size_t>(keys_.size()));
+    return keys_.data() + std::exchange(keys_used_, keys_used_ + count);
+  }
+
+  bool streams(TierModel<T>& model, Index count) {
+    // In a deterministic engine single tokens take this path at any number; otherwise where it is the faster one.
+    return streamed(model) && (options_.deterministic || count <= kMostStreamed);
+  }
+
+  // One token of each sequence, a few at a time.
+  void run_streamed(TierModel<T>& model, std::span<const StreamedSequence> sequences, Index longest, float* logits,
+                    LogitKey* keys) {
+    auto& fast = *streamed(model);
+    for (Index first = 0; first < std::ssize(sequences); first += fast.sequences()) {
+      const Index count = std::min(fast.sequences(), std::ssize(sequences) - first);
+      fast.step(sequences.subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(count)), longest,
+                logits + first * model_.config().vocab_size, keys + first);
+    }
+  }
+
+  // Steps with the most likely token each; returns their keys, steps x slots.
+  std::vector<LogitKey> draw(TierModel<T>& model, std::span<SlotState* const> states,
+                             std::span<const std::int32_t> first, Index steps) {
+    const auto count = std::ssize(states);
+    const bool fast = streams(model, count);
+    const LogitKey* before = nullptr;
+    LogitKey* all = nullptr;
+    for (Index i = 0; i < steps; ++i) {
+      Index longest = 0;
+      for (auto* state : states) {
+        state->reserve(1);
+        longest = std::max(longest, state->position() + 1);
+      }
+      longest = bound(model, longest);
+      auto* const found = take_keys(states.size(), i == 0);
+      if (i == 0) all = found;
+      if (fast) {
+        std::vector<StreamedSequence> list;
+        for (std::size_t b = 0; b < states.size(); ++b) {
+          list.push_back(sequence_of(*states[b], first[b]));
+          if (before) list.back().drawn = before + b;
+        }
+        run_streamed(model, list, longest, step_of(model, count, longest).logits.data(), found);
+      } else {
+        draw_plainly(model, states, longest, first, before, found);
+      }
+      before = found;
+      for (std::size_t b = 0; b < states.size(); ++b) states[b]->advance({&first[b], 1});
+    }
+    std::vector<LogitKey> drawn(static_cast<std::size_t>(steps * count));
+    stream_.copy(drawn.data(), all, drawn.size() * sizeof(LogitKey));
+    return drawn;
+  }
+
+  // One step as a recorded pass. The tokens are those of `before`, or the first.
+  void draw_plainly(TierModel<T>& model, std::span<SlotState* const> states, Index longest,
+                    std::span<const std::int32_t> first, const LogitKey* before, LogitKey* found) {
+    const auto count = std::ssize(states);
+    const auto places = write_inputs(model, states, count);
+    auto& step = step_of(model, count, longest);
+    auto* const device = upload_step(step, places.positions);
+    if (step.keys.size() == 0) step.keys = Array<LogitKey>(stream_.device(), count, "drawn tokens");
+    std::vector<LogitKey> given;
+    if (!before) {
+      for (const auto token : first) given.push_back(logit_key(0, token));
+      stream_.copy(step.keys.data(), given.data(), step.keys.bytes());
+    } else {
+      stream_.copy(step.keys.data(), before, step.keys.bytes());
+    }
+    const Segment segment{0, 0, count, 1};
+    run_recorded(step.drawn, [&] {
+      arena_.release();
+      const auto tokens = places.tokens_at(device);
+      launch(stream_, DrawnTokens{.keys = step.keys.view(),
+                                  .tokens = {const_cast<std::int32_t*>(tokens.data), tokens.size}});
+      const auto logits = dense(step.logits.data(), count, model_.config().vocab_size);
+      const auto pass = pass_of(model);
+      const auto hidden =
+          model.model().extend(pass, model.weights(), tokens, batch_at(places, device, {&segment, 1}, longest));
+      model.model().head(pass, model.weights(), hidden, logits);
+      launch(stream_, LargestLogit{.logits = logits, .keys = step.keys.view()});
+    });
+    stream_.copy(found, step.keys.data(), step.keys.bytes());
+  }
+
   void run_pass(TierModel<T>& model, std::span<const Chunk> chunks, std::vector<Piece>& pieces, Outputs& outputs) {
     std::ranges::stable_sort(pieces, {}, &Piece::length);
     const auto count = static_cast<Index>(pieces.size());
@@ -309,50 +520,39 @@ class Engine::Typed : public Impl {
     }
     longest = bound(model, longest);
 
-    // Pointers, positions and tokens, in one piece of memory.
-    const auto parts = model.parts().size();
-    const std::size_t pointers = parts * static_cast<std::size_t>(count) * sizeof(std::byte*), fixed = 2 * pointers,
-                      numbers = fixed + static_cast<std::size_t>(count) * sizeof(Index);
-    inputs_.resize(numbers + static_cast<std::size_t>(rows) * sizeof(std::int32_t));
-    auto* entering = reinterpret_cast<std::byte**>(inputs_.data());
-    auto* leaving = reinterpret_cast<std::byte**>(inputs_.data() + pointers);
-    auto* positions = reinterpret_cast<Index*>(inputs_.data() + fixed);
-    auto* tokens = reinterpret_cast<std::int32_t*>(inputs_.data() + numbers);
-    for (Index b = 0; b < count; ++b) {
-      const auto& piece = pieces[static_cast<std::size_t>(b)];
-      const auto& state = *entry(chunks[piece.chunk].slot).state;
-      for (std::size_t part = 0; part < parts; ++part) {
-        entering[static_cast<Index>(part) * count + b] = state.entering(part);
-        leaving[static_cast<Index>(part) * count + b] = state.leaving(part);
-      }
-      positions[b] = state.position();
+    std::vector<SlotState*> states;
+    for (const auto& piece : pieces) states.push_back(entry(chunks[piece.chunk].slot).state.get());
+    const auto places = write_inputs(model, states, rows);
+    auto* tokens = reinterpret_cast<std::int32_t*>(inputs_.data() + places.tokens);
+    for (const auto& piece : pieces)
       tokens = std::copy_n(chunks[piece.chunk].tokens.begin() + piece.begin, piece.length, tokens);
+    const auto sequences_at = [&](const std::byte* device) { return batch_at(places, device, segments, longest); };
+    const auto tokens_at = [&](const std::byte* device) { return places.tokens_at(device); };
+    const auto pass = pass_of(model);
+
+    if (rows == count && streams(model, count)) {
+      std::vector<StreamedSequence> list;
+      for (std::size_t b = 0; b < states.size(); ++b)
+        list.push_back(sequence_of(*states[b], places.tokens_at(inputs_.data())[static_cast<Index>(b)]));
+      const auto logits = dense(step_of(model, count, longest).logits.data(), count, model_.config().vocab_size);
+      run_streamed(model, list, longest, logits.data, take_keys(states.size(), true));
+      arena_.release();
+      for (const auto& one : asked) {
+        if (one.scores())
+          score(logits.middle(one.row, one.count), one);
+        else
+          fetch(logits, one.row, one);
+      }
+      return advance(chunks, pieces);
     }
-    const auto sequences_at = [&](const std::byte* device) {
-      return SequenceBatch{
-          .segments = segments,
-          .count = count,
-          .positions = {positions, reinterpret_cast<const Index*>(device + fixed)},
-          .entering = {entering, reinterpret_cast<std::byte* const*>(device)},
-          .leaving = {leaving, reinterpret_cast<std::byte* const*>(device + pointers)},
-          .longest = longest,
-      };
-    };
-    const auto tokens_at = [&](const std::byte* device) {
-      return Vector<const std::int32_t>{reinterpret_cast<const std::int32_t*>(device + numbers), rows};
-    };
-    const Pass pass{.stream = stream_,
-                    .arena = arena_,
-                    .capacity = full_capacity(model.model().config()),
-                    .bits = options_.deterministic ? RowBits::Alone : RowBits::Free};
 
     const bool steps = rows == count && std::ssize(asked) > 0 && std::ranges::all_of(pieces, [&](const Piece& p) {
                          return chunks[p.chunk].wanted == Wanted::Last;
                        });
     if (steps) {
       auto& step = step_of(model, count, longest);
-      const auto* device = upload_step(step, fixed);
-      step.recording.run(stream_, [&] {
+      const auto* device = upload_step(step, places.positions);
+      run_recorded(step.recording, [&] {
         arena_.release();
         const auto hidden = model.model().extend(pass, model.weights(), tokens_at(device), sequences_at(device));
         model.model().head(pass, model.weights(), hidden, dense(step.logits.data(), count, model_.config().vocab_size));
@@ -370,6 +570,10 @@ class Engine::Typed : public Impl {
       if (dropped) drop_logits(model, pass, hidden);
       answer(model, pass, hidden, asked);
     }
+    advance(chunks, pieces);
+  }
+
+  void advance(std::span<const Chunk> chunks, std::span<const Piece> pieces) {
     for (const auto& piece : pieces) {
       const auto& chunk = chunks[piece.chunk];
       entry(chunk.slot)
@@ -524,6 +728,8 @@ class Engine::Typed : public Impl {
   std::map<std::pair<const TierModel<T>*, Index>, std::vector<std::unique_ptr<SlotState>>> pools_;
   std::int64_t last_id_ = 0;
   std::vector<std::byte> inputs_;
+  Array<LogitKey> keys_;
+  std::size_t keys_used_ = 0;
 };
 
 Engine::Engine(StoredModel model, Stream& stream, EngineOptions options) {
@@ -573,6 +779,11 @@ const Tier& Engine::tier(Slot slot) const {
 void Engine::run(std::span<const Chunk> chunks, Outputs& outputs) {
   const auto lock = stream().acquire();
   impl_->run(chunks, outputs);
+}
+std::vector<std::int32_t> Engine::generate(std::span<const Slot> slots, std::span<const std::int32_t> first,
+                                           Index steps) {
+  const auto lock = stream().acquire();
+  return impl_->generate(slots, first, steps);
 }
 StateSnapshot Engine::snapshot(Slot slot) const {
   const auto lock = stream().acquire();

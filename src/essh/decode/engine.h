@@ -17,6 +17,10 @@ struct EngineOptions {
   // A slot computes the same bits alone and among others, on a GPU too, where that costs speed. On the CPU it always
   // does.
   bool deterministic = false;
+  // Single tokens of a few slots run as one kernel where the device can.
+  bool fused = true;
+  // No recorded launches, for measurements.
+  bool eager = false;
   Index piece = 0;  // most tokens of a slot in one pass; 0: chosen for the device
 };
 
@@ -104,6 +108,10 @@ class Engine {
     run(chunks, outputs);
     return outputs;
   }
+
+  // Feeds each slot its first token and then, `steps` times in all, the most likely next one, which never leaves the
+  // device. Returns the tokens found, steps x slots. Slots are all different and of one tier.
+  std::vector<std::int32_t> generate(std::span<const Slot> slots, std::span<const std::int32_t> first, Index steps);
 
   StateSnapshot snapshot(Slot slot) const;
   // Refuses a snapshot of other sizes.

@@ -76,6 +76,11 @@ void SlotState::advance(std::span<const std::int32_t> tokens) {
   recent_.erase(recent_.begin(), recent_.begin() + (history_.front().position - oldest));
 }
 
+void SlotState::name_last(std::span<const std::int32_t> tokens) {
+  const auto known = std::min(tokens.size(), recent_.size());
+  std::ranges::copy(tokens.last(known), recent_.end() - static_cast<std::ptrdiff_t>(known));
+}
+
 void SlotState::clear() {
   copy_ = position_ = 0;
   history_ = {{0, 0}};

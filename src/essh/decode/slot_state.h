@@ -24,8 +24,15 @@ class SlotState {
   // Where a part is read, and written by the next piece.
   std::byte* entering(std::size_t part) const { return place(part, copy_); }
   std::byte* leaving(std::size_t part) const { return place(part, next_copy()); }
+  // The memory itself: all fixed parts as read and written, caches, and rows of those that grow.
+  std::byte* entering_parts() const { return fixed_.data() + copy_ * fixed_bytes_; }
+  std::byte* leaving_parts() const { return fixed_.data() + next_copy() * fixed_bytes_; }
+  std::byte* caches() const { return rows_.data(); }
+  Index cache_capacity() const { return capacity_; }
   // The piece has been launched.
   void advance(std::span<const std::int32_t> tokens);
+  // Says which tokens the last ones were, when that was not known yet.
+  void name_last(std::span<const std::int32_t> tokens);
 
   void clear();
   bool can_rewind_to(Index position) const;

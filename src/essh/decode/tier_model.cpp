@@ -61,6 +61,13 @@ std::size_t TierModel<T>::weight_bytes() const {
   return static_cast<std::size_t>(sum);
 }
 
+template <class T>
+StreamedModel<T>* TierModel<T>::streamed(Stream& stream) {
+  if (!asked_for_streamed_) streamed_ = StreamedModel<T>::make(model_, weights_, parts_, offsets_, stream);
+  asked_for_streamed_ = true;
+  return streamed_.get();
+}
+
 template class TierModel<float>;
 template class TierModel<BFloat16>;
 

@@ -2,6 +2,7 @@
 #include <map>
 #include <vector>
 
+#include "essh/decode/streamed_model.h"
 #include "essh/model/model.h"
 #include "essh/model/slice.h"
 #include "essh/store/stored_model.h"
@@ -25,6 +26,8 @@ class TierModel {
   const std::vector<Index>& fixed_offsets() const { return offsets_; }
   Index fixed_bytes() const { return fixed_bytes_; }
   std::size_t weight_bytes() const;
+  // The streamed step, made when it is first asked for; null where there is none.
+  StreamedModel<T>* streamed(Stream& stream);
 
   // A step of a number of sequences, recorded: always the same operands in the same places.
   struct Step {
@@ -32,6 +35,9 @@ class TierModel {
     Array<float> logits;
     std::vector<std::byte> uploaded;
     Recording recording;
+    // The same with the tokens drawn before, which draws the next.
+    Array<LogitKey> keys;
+    Recording drawn;
   };
   // By sequences and SequenceBatch::longest.
   std::map<std::pair<Index, Index>, Step>& steps() { return steps_; }
@@ -46,6 +52,8 @@ class TierModel {
   std::vector<Index> offsets_;
   Index fixed_bytes_ = 0;
   std::map<std::pair<Index, Index>, Step> steps_;
+  std::unique_ptr<StreamedModel<T>> streamed_;
+  bool asked_for_streamed_ = false;
 };
 
 }  // namespace essh

@@ -17,6 +17,15 @@ class Stream;
 #endif
 
 namespace essh {
+// Whether this build has CUDA: templates leave out what only a GPU runs.
+#if ESSH_WITH_CUDA
+inline constexpr bool kWithCuda = true;
+#else
+inline constexpr bool kWithCuda = false;
+#endif
+}  // namespace essh
+
+namespace essh {
 
 // Which number types a device computes in: double on the CPU, the reference; bf16 on CUDA; float on both.
 namespace detail {

@@ -14,6 +14,8 @@ struct Shape {
   std::size_t shared = 0;  // dynamic shared memory, bytes
   // The kernel begins with after_previous(), so its blocks may take their places while the one before runs out.
   bool early = false;
+  // All blocks run at the same time, so they may wait for each other; an error where they cannot.
+  bool cooperative = false;
 };
 
 // Waits until everything launched before has run and its results can be seen.
@@ -32,16 +34,21 @@ void launch(Stream& stream, const char* name, Shape shape, void (*kernel)(Parame
   if (shape.shared > 48 * 1024)
     check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shape.shared)),
           name);
-  cudaLaunchAttribute early{};
-  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  early.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchAttribute attribute{};
+  if (shape.cooperative) {
+    attribute.id = cudaLaunchAttributeCooperative;
+    attribute.val.cooperative = 1;
+  } else {
+    attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attribute.val.programmaticStreamSerializationAllowed = 1;
+  }
   cudaLaunchConfig_t config{};
   config.gridDim = shape.grid;
   config.blockDim = shape.block;
   config.dynamicSmemBytes = shape.shared;
   config.stream = stream.handle();
-  config.attrs = &early;
-  config.numAttrs = shape.early && stream.early_launches() ? 1 : 0;
+  config.attrs = &attribute;
+  config.numAttrs = shape.cooperative || (shape.early && stream.early_launches()) ? 1 : 0;
   check(cudaLaunchKernelEx(&config, kernel, std::forward<Arguments>(arguments)...), name);
   nvtxRangePop();
 }

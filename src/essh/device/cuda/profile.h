@@ -19,6 +19,8 @@ class Profile {
 
   void begin(const char* name);
   void end();
+  // A part of a launch that its kernel has timed itself.
+  void add_part(const std::string& name, double milliseconds);
 
   struct Line {
     std::string name;
@@ -37,6 +39,7 @@ class Profile {
   };
   Stream& stream_;
   std::vector<Launch> launches_;
+  std::map<std::string, Line> parts_;
 };
 
 // The launch in whose scope it stands is timed when the stream has a profile.

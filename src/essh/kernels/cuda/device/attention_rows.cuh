@@ -62,9 +62,10 @@ struct WeightedSum {
     const float top = fmaxf(largest, other_largest), base = top == -INFINITY ? 0.0f : top;
     const float mine = weight_of<T>(largest - base), theirs = weight_of<T>(other_largest - base);
     largest = top;
-    sum = sum * mine + other_sum * theirs;
+    // Which product is rounded must not depend on where this is compiled into.
+    sum = fmaf(sum, mine, other_sum * theirs);
 #pragma unroll
-    for (int i = 0; i < kSize; ++i) out[i] = out[i] * mine + other[i] * theirs;
+    for (int i = 0; i < kSize; ++i) out[i] = fmaf(out[i], mine, other[i] * theirs);
   }
 };
 

@@ -1,0 +1,19 @@
+#pragma once
+#include <string>
+#include <vector>
+
+#include <CLI/CLI.hpp>
+
+#include "essh/device/stream.h"
+#include "essh/store/run_folder.h"
+#include "essh/store/stored_model.h"
+
+namespace essh::verbs {
+
+// A model folder or run, or a preset with its initial weights: speed does not depend on what was learnt.
+StoredModel open_bench_model(const std::string& name);
+void print_profile(const std::vector<ProfiledScope::Line>& lines);
+
+void add_bench_decode(CLI::App& verb);
+
+}  // namespace essh::verbs

@@ -1,0 +1,384 @@
+#include "essh/decode/streamed_model.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <numeric>
+
+#include "essh/kernels/clear.h"
+
+namespace essh {
+namespace {
+
+constexpr int kMostModes = 8, kMostHeadDim = 128;
+constexpr Index kFewestRows = 256;  // of a cache that grows
+constexpr Index kFullShare = 512;  // positions attended at once by attention without a window
+
+constexpr Index round_up(Index x, Index unit) {
+  return (x + unit - 1) / unit * unit;
+}
+constexpr Index ceil_div(Index x, Index unit) {
+  return (x + unit - 1) / unit;
+}
+
+// A product of a step: rows of these weights as tiles.
+struct Product {
+  std::vector<Weight> parts;
+  bool paired = false;
+  Index tiles = 0, steps = 0;
+};
+
+// How many tiles of each product each worker takes. Streams come out equally long, since every product's remainder goes
+// to those who have had the least.
+std::vector<StreamShare> distribute(const std::vector<Product>& products, int workers) {
+  std::vector<StreamShare> shares;
+  std::vector<Index> load(static_cast<std::size_t>(workers));
+  std::vector<std::size_t> order(load.size());
+  for (const auto& product : products) {
+    std::iota(order.begin(), order.end(), std::size_t{0});
+    std::ranges::stable_sort(order, {}, [&](std::size_t worker) { return load[worker]; });
+    std::vector<Index> count(load.size(), product.tiles / workers);
+    for (Index i = 0; i < product.tiles % workers; ++i) ++count[order[static_cast<std::size_t>(i)]];
+    Index first = 0;
+    for (std::size_t w = 0; w < load.size(); ++w) {
+      shares.push_back({static_cast<int>(first), static_cast<int>(count[w]), static_cast<int>(load[w]),
+                        static_cast<int>(product.steps)});
+      first += count[w];
+      load[w] += count[w] * product.steps;
+    }
+  }
+  return shares;
+}
+
+bool fits(const ModelConfig& c) {
+  const auto attention_fits = [](const AttentionSizes& a) { return a.head_dim % 8 == 0 && a.head_dim <= kMostHeadDim; };
+  if (c.hidden_size % 8 != 0) return false;
+  if (c.has(MixerKind::Spectral) && (c.spectral_modes > kMostModes || c.channel_width % 2 != 0)) return false;
+  if (c.has(MixerKind::SlidingAttention) && !attention_fits(c.sliding_attention)) return false;
+  return !c.has(MixerKind::FullAttention) || attention_fits(c.full_attention);
+}
+
+template <class E>
+Array<E> on_device(Stream& stream, const std::vector<E>& from, const char* purpose) {
+  Array<E> to(stream.device(), std::ssize(from), purpose);
+  stream.copy(to.data(), from.data(), from.size() * sizeof(E));
+  return to;
+}
+
+template <class E>
+std::vector<E> on_host(Stream& stream, Vector<const E> from) {
+  std::vector<E> to(static_cast<std::size_t>(from.size));
+  download(stream, from, std::span(to));
+  return to;
+}
+std::vector<float> on_host(Stream& stream, const Weight& table) {
+  const auto view = table.as<float>();
+  return on_host(stream, Vector<const float>{view.data, view.rows * view.cols});
+}
+
+double softplus(double x) {
+  return std::max(x, 0.0) + std::log1p(std::exp(-std::abs(x)));
+}
+
+}  // namespace
+
+template <class T>
+std::unique_ptr<StreamedModel<T>> StreamedModel<T>::make(const Model<T>& model, const Weights& weights,
+                                                         const std::vector<StatePart>& parts,
+                                                         const std::vector<Index>& fixed_offsets, Stream& stream) {
+  if constexpr (kWithCuda) {
+    const auto& c = model.config();
+    if (stream.device() == Device::Cpu || !fits(c)) return nullptr;
+    Index widest = std::max(c.hidden_size, c.intermediate_size);
+    for (Index layer = 0; layer < c.num_hidden_layers; ++layer) {
+      const auto kind = c.kind(layer);
+      const auto& a = kind == MixerKind::SlidingAttention ? c.sliding_attention : c.full_attention;
+      widest = std::max(widest, kind == MixerKind::Spectral ? c.spectral_channels * c.channel_width
+                                                            : a.num_attention_heads * a.head_dim);
+    }
+    const auto limits = streamed_limits<T>(*stream.cuda(), round_up(widest, 8), c.num_hidden_layers);
+    if (limits.sequences == 0) return nullptr;
+    std::unique_ptr<StreamedModel> made(new StreamedModel(model, limits, stream));
+    made->operands_.widest = static_cast<int>(round_up(widest, 8));
+    try {
+      made->lay_out(model.layout(), weights, parts, fixed_offsets);
+      made->tune();
+    } catch (const Error& e) {
+      if (e.kind() != ErrorKind::OutOfMemory) throw;
+      return nullptr;
+    }
+    return made;
+  } else {
+    static_cast<void>(model), static_cast<void>(weights), static_cast<void>(parts);
+    static_cast<void>(fixed_offsets), static_cast<void>(stream);
+    return nullptr;
+  }
+}
+
+template <class T>
+void StreamedModel<T>::lay_out(const ParameterLayout& layout, const Weights& weights,
+                               const std::vector<StatePart>& parts, const std::vector<Index>& fixed_offsets) {
+  const auto& c = config_;
+  std::vector<Product> products;
+  const auto add = [&](std::vector<std::size_t> tensors, bool paired = false) {
+    Product product{.parts = {}, .paired = paired};
+    for (const auto tensor : tensors) product.parts.push_back(weights[tensor]);
+    Index rows = 0;
+    for (const auto& part : product.parts) rows += part.rows;
+    product.tiles = paired ? ceil_div(product.parts.front().rows, kTileRows / 2) : ceil_div(rows, kTileRows);
+    product.steps = ceil_div(product.parts.front().cols, kTileColumns<T>);
+    products.push_back(std::move(product));
+  };
+
+  // Where caches begin: at a place that grows with the rows of those that grow.
+  std::vector<Index> cache_at(parts.size()), cache_per_row(parts.size());
+  Index at = 0, per_row = 0;
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    if (parts[i].kind != StatePart::Kind::Rows) continue;
+    cache_at[i] = at;
+    cache_per_row[i] = per_row;
+    const Index bytes = stored_bytes(parts[i].format, parts[i].columns);
+    if (parts[i].window > 0)
+      at += round_up(bytes * (parts[i].window + kSpareRows), 256);
+    else
+      per_row += bytes;
+  }
+
+  cache_bytes_ = at + per_row * kFewestRows;
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    if (parts[i].kind == StatePart::Kind::Fixed)
+      fixed_bytes_ = std::max(fixed_bytes_, fixed_offsets[i] + stored_bytes(parts[i].format, parts[i].columns));
+  }
+
+  std::vector<float> modal;
+  std::vector<double> frequencies;
+  std::vector<Index> modal_at, frequencies_at;
+  std::size_t part = 0;
+  for (Index l = 0; l < c.num_hidden_layers; ++l) {
+    const auto find = [&](const char* name) { return layout.find(l, name); };
+    StreamedLayer layer{};
+    layer.mixer_gain = weights.vector<float>(find("input_layernorm.weight")).data;
+    layer.ffn_gain = weights.vector<float>(find("post_attention_layernorm.weight")).data;
+    modal_at.push_back(std::ssize(modal));
+    frequencies_at.push_back(std::ssize(frequencies));
+    layer.attends = c.kind(l) != MixerKind::Spectral;
+    if (layer.attends) {
+      const bool sliding = c.kind(l) == MixerKind::SlidingAttention;
+      const auto& a = sliding ? c.sliding_attention : c.full_attention;
+      layer.heads = static_cast<int>(a.num_attention_heads);
+      layer.kv_heads = static_cast<int>(a.key_value_heads());
+      layer.head_dim = static_cast<int>(a.head_dim);
+      layer.window = static_cast<int>(sliding ? c.sliding_window : 0);
+      layer.ring = sliding ? layer.window + static_cast<int>(kSpareRows) : 0;
+      Index share = kFullShare;
+      if (sliding) {
+        // Shares as small as leave one for each worker.
+        share = 64;
+        while (share < c.sliding_window && layer.heads * ceil_div(c.sliding_window, share) > limits_.workers) share *= 2;
+      }
+      layer.share = static_cast<int>(share);
+      for (Index i = 0; i < a.head_dim / 2; ++i)
+        frequencies.push_back(
+            std::exp2(-2.0 * static_cast<double>(i) / static_cast<double>(a.head_dim) * std::log2(a.rope_theta)));
+      layer.keys = cache_at[part];
+      layer.keys_per_row = cache_per_row[part];
+      layer.values = cache_at[part + 1];
+      layer.values_per_row = cache_per_row[part + 1];
+      part += 2;
+      add({find("self_attn.q_proj.weight"), find("self_attn.k_proj.weight"), find("self_attn.v_proj.weight")});
+      add({find("self_attn.o_proj.weight")});
+    } else {
+      const auto read = [&](const char* name) { return on_host(stream_, weights[find(name)]); };
+      const auto decay = read("mixer.decay"), frequency = read("mixer.frequency"), cosine = read("mixer.readout_cos"),
+                 sine = read("mixer.readout_sin"), zero_lag = read("mixer.zero_lag"),
+                 write = read("mixer.write_proj.bias"), read_bias = read("mixer.read_proj.bias"),
+                 clock = read("mixer.clock_proj.bias");
+      for (std::size_t i = 0; i < decay.size(); ++i) {
+        const double rho = std::exp(-softplus(decay[i]));
+        modal.push_back(static_cast<float>(rho * std::cos(frequency[i])));
+        modal.push_back(static_cast<float>(rho * std::sin(frequency[i])));
+        modal.insert(modal.end(), {cosine[i], sine[i], zero_lag[i] * cosine[i], write[i], read_bias[i], clock[i]});
+      }
+      layer.blend = weights.vector<float>(find("mixer.value_blend")).data;
+      layer.state = fixed_offsets[part++];
+      add({find("mixer.value_proj.weight"), find("mixer.write_proj.weight"), find("mixer.read_proj.weight"),
+           find("mixer.clock_proj.weight")});
+      add({find("mixer.out_proj.weight")});
+    }
+    add({find("mlp.gate_proj.weight"), find("mlp.up_proj.weight")}, true);
+    add({find("mlp.down_proj.weight")});
+    layers_.push_back(layer);
+  }
+  const auto embedding = layout.find(-1, "model.embed_tokens.weight");
+  add({embedding});
+
+  modal_ = on_device(stream_, modal, "modal constants");
+  frequencies_ = on_device(stream_, frequencies, "rotary frequencies");
+  for (std::size_t l = 0; l < layers_.size(); ++l) {
+    layers_[l].modal = modal_.data() + modal_at[l];
+    layers_[l].frequencies = frequencies_.data() + frequencies_at[l];
+  }
+
+  const auto workers = static_cast<std::size_t>(limits_.workers);
+  const auto shares = distribute(products, limits_.workers);
+  std::vector<Index> stream_begin(workers);
+  for (std::size_t w = 0; w < workers; ++w) {
+    const auto& last = shares[(products.size() - 1) * workers + w];
+    stream_begin[w] = tiles_;
+    tiles_ += last.begin + Index{last.count} * last.steps;
+  }
+  streams_ = Array<std::byte>(stream_.device(), tiles_ * kTileBytes, "weights as tiles");
+  if constexpr (kWithCuda) {
+    for (std::size_t p = 0; p < products.size(); ++p) {
+      const auto& product = products[p];
+      std::vector<Index> places;
+      for (std::size_t w = 0; w < workers; ++w) {
+        const auto& share = shares[p * workers + w];
+        for (Index t = 0; t < share.count; ++t) places.push_back(stream_begin[w] + share.begin + t * product.steps);
+      }
+      const auto there = on_device(stream_, places, "places of tiles");
+      PackTiles<T> pack{.parts = {},
+                        .paired = product.paired,
+                        .steps = product.steps,
+                        .to = there.view(),
+                        .stream = reinterpret_cast<T*>(streams_.data())};
+      for (const auto& weight : product.parts) pack.parts.push_back(weight.as<T>());
+      run(*stream_.cuda(), pack);
+      stream_.wait();
+    }
+  }
+  shares_ = on_device(stream_, shares, "shares of products");
+  stream_begin_ = on_device(stream_, stream_begin, "beginnings of streams");
+
+  auto& op = operands_;
+  op.layers = static_cast<int>(c.num_hidden_layers);
+  op.hidden = static_cast<int>(c.hidden_size);
+  op.channels = static_cast<int>(c.spectral_channels);
+  op.modes = static_cast<int>(c.spectral_modes);
+  op.width = static_cast<int>(c.channel_width);
+  op.units = static_cast<int>(c.intermediate_size);
+  op.vocabulary = static_cast<int>(c.vocab_size);
+  op.rms_eps = static_cast<float>(c.rms_norm_eps);
+  op.value_eps = static_cast<float>(c.value_norm_eps);
+  op.out_scale = static_cast<float>(1 / std::sqrt(static_cast<double>(c.spectral_channels)));
+  op.mixer_rows =
+      static_cast<int>(round_up(c.spectral_channels * (c.channel_width + 3 * c.spectral_modes), kTileRows));
+  op.workers = limits_.workers;
+  op.shares = shares_.data();
+  op.stream_begin = stream_begin_.data();
+  op.streams = streams_.data();
+  op.embedding = weights[embedding].as<T>().data;
+  op.last_gain = weights.vector<float>(layout.find(-1, "model.norm.weight")).data;
+}
+
+template <class T>
+void StreamedModel<T>::tune() {
+  const auto name = fmt::format("streamed step {}x{}x{}x{} {}", config_.num_hidden_layers, config_.hidden_size,
+                                config_.spectral_channels * config_.channel_width, config_.intermediate_size,
+                                traits(format_of<T>()).name);
+  constexpr int kCandidates[] = {2, 3, 4, 5, 6, 8};
+  constexpr int kWarm = 3, kTimed = 12;
+  auto& known = stream_.choices()[name];
+  for (const int candidate : kCandidates) {
+    if (known == std::to_string(candidate)) operands_.in_flight = candidate;
+  }
+  if (operands_.in_flight > 0) return;
+  // Sequences of no text, whose state nobody wants.
+  const Array<std::byte> fixed(stream_.device(), fixed_bytes_, "a state to try steps on"),
+      caches(stream_.device(), cache_bytes_, "caches to try steps on");
+  const Array<float> logits(stream_.device(), config_.vocab_size, "logits to try steps on");
+  const Array<LogitKey> key(stream_.device(), 1, "a token to try steps on");
+  clear(stream_, fixed.view());
+  clear(stream_, caches.view());
+  clear(stream_, key.view());
+  const StreamedSequence sequence{.entering = fixed.data(),
+                                  .leaving = fixed.data(),
+                                  .rows = caches.data(),
+                                  .capacity = kFewestRows,
+                                  .position = 0,
+                                  .token = 0,
+                                  .drawn = nullptr};
+  double best = 0;
+  int chosen = 0;
+  for (const int candidate : kCandidates) {
+    operands_.in_flight = candidate;
+    std::chrono::steady_clock::time_point start;
+    for (int i = -kWarm; i < kTimed; ++i) {
+      if (i == 0) {
+        stream_.wait();
+        start = std::chrono::steady_clock::now();
+      }
+      step({&sequence, 1}, 1, logits.data(), key.data());
+    }
+    stream_.wait();
+    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    if (chosen == 0 || seconds < best) {
+      best = seconds;
+      chosen = candidate;
+    }
+  }
+  operands_.in_flight = chosen;
+  known = std::to_string(chosen);
+}
+
+template <class T>
+void StreamedModel<T>::reserve(Index longest) {
+  const bool grows = std::ranges::any_of(layers_, [](const auto& layer) { return layer.attends && layer.window == 0; });
+  if (longest_ >= 0 && (!grows || longest <= longest_)) return;
+  longest_ = std::max(longest, longest_);
+  stream_.wait();  // the old exchange may still be used
+  exchange_bytes_ = 0;
+  const auto take = [&](Index bytes) {
+    const auto offset = static_cast<int>(exchange_bytes_);
+    exchange_bytes_ += round_up(bytes, 16);
+    return offset;
+  };
+  const Index residual = round_up(config_.hidden_size, kTileRows) * Index{sizeof(float)};
+  constexpr Index kNarrow = sizeof(T);
+  for (auto& layer : layers_) {
+    if (layer.attends) {
+      const Index rows = (layer.heads + 2 * layer.kv_heads) * layer.head_dim;
+      layer.most_shares =
+          static_cast<int>(ceil_div(layer.window > 0 ? Index{layer.window} : longest_, Index{layer.share}));
+      layer.projected = take(round_up(rows, kTileRows) * Index{sizeof(float)});
+      layer.mixed = take(Index{layer.heads} * layer.most_shares * (layer.head_dim + 4) * Index{sizeof(float)});
+    } else {
+      layer.projected = take(Index{operands_.mixer_rows} * Index{sizeof(float)});
+      layer.mixed = take(round_up(config_.spectral_channels * config_.channel_width, 8) * kNarrow);
+    }
+    layer.middle = take(residual);
+    layer.hidden = take(round_up(config_.intermediate_size, 8) * kNarrow);
+    layer.leaving = take(residual);
+  }
+  layers_there_ = on_device(stream_, layers_, "layers of the step");
+  operands_.layer = layers_there_.data();
+  const std::vector<std::byte> unsent(static_cast<std::size_t>(exchange_bytes_ * limits_.sequences), std::byte{0xff});
+  for (int i = 0; i < 2; ++i) {
+    exchange_[i] = on_device(stream_, unsent, "exchanged activations");
+    reached_[i] = 0;
+  }
+}
+
+template <class T>
+void StreamedModel<T>::step(std::span<const StreamedSequence> list, Index longest, float* logits,
+                            LogitKey* keys) {
+  ESSH_ASSERT(!list.empty() && std::ssize(list) <= sequences());
+  reserve(longest);
+  auto& op = operands_;
+  op.count = static_cast<int>(list.size());
+  std::ranges::copy(list, op.sequence.begin());
+  op.exchange = exchange_[turn_].data();
+  op.exchange_again = exchange_[1 - turn_].data();
+  op.exchange_again_bytes = reached_[1 - turn_];
+  op.logits = logits;
+  op.keys = keys;
+  if constexpr (kWithCuda) run(*stream_.cuda(), op);
+  reached_[turn_] = exchange_bytes_ * op.count;
+  reached_[1 - turn_] = 0;
+  turn_ = 1 - turn_;
+}
+
+template class StreamedModel<float>;
+template class StreamedModel<BFloat16>;
+
+}  // namespace essh

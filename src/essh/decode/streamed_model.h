@@ -1,0 +1,60 @@
+#pragma once
+#include <memory>
+#include <vector>
+
+#include "essh/kernels/streamed_step.h"
+#include "essh/model/model.h"
+
+namespace essh {
+
+// A model laid out for the streamed step: its weights once more, as tiles in the order of their use, and the memory
+// through which workers exchange activations.
+template <class T>
+class StreamedModel {
+ public:
+  // Null where the device or the sizes of the model do not allow it, or its weights do not fit a second time.
+  static std::unique_ptr<StreamedModel> make(const Model<T>& model, const Weights& weights,
+                                             const std::vector<StatePart>& parts,
+                                             const std::vector<Index>& fixed_offsets, Stream& stream);
+
+  // Most sequences of one step.
+  Index sequences() const { return limits_.sequences; }
+  // Reads the weights of one step, in bytes.
+  Index bytes_per_step() const { return tiles_ * kTileBytes; }
+
+  // Advances up to sequences() sequences by one token whose position is below `longest`. logits: sequences x
+  // vocabulary; keys: one each, zero before.
+  void step(std::span<const StreamedSequence> list, Index longest, float* logits, LogitKey* keys);
+
+ private:
+  StreamedModel(const Model<T>& model, StreamedLimits limits, Stream& stream)
+      : config_(model.config()), stream_(stream), limits_(limits) {}
+  void lay_out(const ParameterLayout& layout, const Weights& weights, const std::vector<StatePart>& parts,
+               const std::vector<Index>& fixed_offsets);
+  // Chooses operands_.in_flight by timing, or takes what was chosen before.
+  void tune();
+  // Makes room in the exchange for attention over positions below `longest`.
+  void reserve(Index longest);
+
+  ModelConfig config_;
+  Stream& stream_;
+  StreamedLimits limits_;
+  Index tiles_ = 0;
+  std::vector<StreamedLayer> layers_;
+  Array<StreamedLayer> layers_there_;
+  Array<StreamShare> shares_;
+  Array<Index> stream_begin_;
+  Array<std::byte> streams_;
+  Array<float> modal_;
+  Array<double> frequencies_;
+  StreamedStep<T> operands_ = {};
+  // Two exchanges take turns: while one is used, the other is cleared as far as its last step reached.
+  Array<std::byte> exchange_[2];
+  Index exchange_bytes_ = 0;  // of one sequence
+  Index reached_[2] = {};
+  int turn_ = 0;
+  Index longest_ = -1;
+  Index fixed_bytes_ = 0, cache_bytes_ = 0;  // of a sequence of one token
+};
+
+}  // namespace essh

@@ -1,0 +1,103 @@
+#include "essh/evaluate/decoding_rate.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <numeric>
+
+#include "essh/base/rng.h"
+#include "essh/kernels/clear.h"
+#include "essh/kernels/square_sum.h"
+#include "essh/model/mixer.h"
+#include "essh/model/slice.h"
+
+namespace essh {
+namespace {
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+// Fixed parts are read and written, of caches the rows that are seen are read.
+double state_traffic(const ModelConfig& config, Format rows, Index depth) {
+  double bytes = 0;
+  for (const auto& part : model_state(config, rows)) {
+    const auto row = static_cast<double>(stored_bytes(part.format, part.columns));
+    if (part.kind == StatePart::Kind::Fixed)
+      bytes += 2 * row;
+    else
+      bytes += row * static_cast<double>(part.window > 0 ? std::min(part.window, depth) : depth);
+  }
+  return bytes;
+}
+
+}  // namespace
+
+double DecodingRates::median_ms() const {
+  auto sorted = step_ms;
+  std::ranges::sort(sorted);
+  return sorted[sorted.size() / 2];
+}
+
+double DecodingRates::deviation_ms() const {
+  const auto count = static_cast<double>(step_ms.size());
+  const double mean = std::accumulate(step_ms.begin(), step_ms.end(), 0.0) / count;
+  double squares = 0;
+  for (const double x : step_ms) squares += (x - mean) * (x - mean);
+  return count > 1 ? std::sqrt(squares / (count - 1)) : 0;
+}
+
+DecodingRates measure_decoding(const StoredModel& model, const Tier& tier, Stream& stream, EngineOptions engine_options,
+                               const DecodingBench& bench) {
+  ESSH_ASSERT(bench.batch > 0 && bench.depth > 0 && bench.steps > 0 && bench.repetitions > 0);
+  Engine engine(model.cut(tier.capacity), stream, engine_options);
+  const Tier alone{"full", 1, tier.capacity};
+  Rng rng(1);
+  const auto random_token = [&] {
+    return static_cast<std::int32_t>(rng.below(static_cast<std::uint64_t>(engine.config().vocab_size)));
+  };
+  std::vector<std::int32_t> prompt(static_cast<std::size_t>(bench.depth)), first;
+  std::ranges::generate(prompt, random_token);
+  // All sequences begin as copies of one: speed does not depend on what they hold.
+  std::vector<Slot> slots = {engine.open(alone)};
+  const Chunk chunk{.slot = slots[0], .tokens = prompt, .wanted = Wanted::Nothing};
+  engine.run({&chunk, 1});
+  while (std::ssize(slots) < bench.batch) slots.push_back(engine.fork(slots[0]));
+  for (std::size_t i = 0; i < slots.size(); ++i) first.push_back(random_token());
+
+  DecodingRates result;
+  engine.generate(slots, first, bench.warmup);
+  for (int i = 0; i < bench.repetitions; ++i) {
+    stream.wait();
+    const auto start = Clock::now();
+    engine.generate(slots, first, bench.steps);
+    result.step_ms.push_back(1e3 * seconds_since(start) / bench.steps);
+  }
+  result.weight_bytes = engine.weight_bytes(alone);
+  result.state_bytes = engine.state_bytes(slots[0]);
+  const auto rows = engine.precision() == Precision::BFloat16 ? Format::BF16 : Format::F32;
+  result.moved_bytes = static_cast<double>(result.weight_bytes) +
+                       static_cast<double>(bench.batch) * state_traffic(engine.config(), rows, bench.depth);
+  return result;
+}
+
+double measure_read_rate(Stream& stream) {
+  if (stream.device() == Device::Cpu) return 0;
+  constexpr Index kElements = Index{1} << 29;
+  constexpr int kPasses = 10;
+  const Array<float> memory(stream.device(), kElements, "memory that is read");
+  const Array<double> sum(stream.device(), 1, "its sum");
+  clear(stream, memory.view());
+  double best = 0;
+  for (int i = 0; i < kPasses; ++i) {
+    stream.wait();
+    const auto start = Clock::now();
+    launch(stream, SquareSum<float>{.x = memory.view(), .sum = sum.data()});
+    stream.wait();
+    best = std::max(best, static_cast<double>(memory.bytes()) / seconds_since(start));
+  }
+  return best;
+}
+
+}  // namespace essh

@@ -1,0 +1,81 @@
+#pragma once
+#include "essh/kernels/cuda/device/mma.cuh"
+#include "essh/kernels/cuda/device/number.cuh"
+
+// Values handed from block to block of a running kernel. Each element of the memory between them holds kUnsent until
+// its one writer stores it, so a reader that finds something else has the value: no flag, no fence.
+namespace essh::cuda::device {
+
+// Not a result of any arithmetic: a NaN that it makes is 0x7fffffff, in bf16 0x7fff.
+inline constexpr unsigned kUnsent = 0xffffffffu;
+inline constexpr unsigned short kUnsentHalf = 0xffff;
+
+__device__ __forceinline__ void send(float* to, float x) {
+  unsigned bits = __float_as_uint(x);
+  if (bits == kUnsent) bits = 0x7fffffffu;
+  asm volatile("st.relaxed.gpu.global.b32 [%0], %1;" ::"l"(to), "r"(bits) : "memory");
+}
+// Two neighbours at once, the first at an even place.
+__device__ __forceinline__ void send_pair(BFloat16* to, float x, float y) {
+  unsigned bits = pack(x, y);
+  if ((bits & 0xffffu) == kUnsentHalf) bits ^= 0x8000u;
+  if (bits >> 16 == kUnsentHalf) bits ^= 0x80000000u;
+  asm volatile("st.relaxed.gpu.global.b32 [%0], %1;" ::"l"(to), "r"(bits) : "memory");
+}
+__device__ __forceinline__ void send_pair(float* to, float x, float y) {
+  unsigned first = __float_as_uint(x), second = __float_as_uint(y);
+  if (first == kUnsent) first = 0x7fffffffu;
+  if (second == kUnsent) second = 0x7fffffffu;
+  asm volatile("st.relaxed.gpu.global.v2.b32 [%0], {%1,%2};" ::"l"(to), "r"(first), "r"(second) : "memory");
+}
+// Brings a line into the L2 cache.
+__device__ __forceinline__ void prefetch(const void* from) {
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(from));
+}
+
+template <int kWords>
+struct Words {
+  unsigned word[kWords];
+};
+__device__ __forceinline__ Words<1> look1(const void* from) {
+  Words<1> x;
+  asm volatile("ld.relaxed.gpu.global.b32 %0, [%1];" : "=r"(x.word[0]) : "l"(from) : "memory");
+  return x;
+}
+__device__ __forceinline__ Words<2> look2(const void* from) {
+  Words<2> x;
+  asm volatile("ld.relaxed.gpu.global.v2.b32 {%0,%1}, [%2];" : "=r"(x.word[0]), "=r"(x.word[1]) : "l"(from) : "memory");
+  return x;
+}
+__device__ __forceinline__ Words<4> look4(const void* from) {
+  Words<4> x;
+  asm volatile("ld.relaxed.gpu.global.v4.b32 {%0,%1,%2,%3}, [%4];"
+               : "=r"(x.word[0]), "=r"(x.word[1]), "=r"(x.word[2]), "=r"(x.word[3])
+               : "l"(from)
+               : "memory");
+  return x;
+}
+
+// Whether all elements of T in these words were sent.
+template <class T, int kWords>
+__device__ __forceinline__ bool sent(const Words<kWords>& x) {
+  bool all = true;
+#pragma unroll
+  for (int i = 0; i < kWords; ++i) {
+    if constexpr (sizeof(T) == 4)
+      all = all && x.word[i] != kUnsent;
+    else
+      all = all && __vcmpeq2(x.word[i], kUnsent) == 0;
+  }
+  return all;
+}
+
+// Calls look() until it returns true. What never comes is our bug: a trap instead of a kernel that never ends.
+template <class Look>
+__device__ __forceinline__ void await(const Look& look) {
+  for (unsigned tries = 0; !look(); ++tries) {
+    if (tries > (1u << 25)) __trap();
+  }
+}
+
+}  // namespace essh::cuda::device

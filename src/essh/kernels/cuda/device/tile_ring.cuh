@@ -1,0 +1,94 @@
+#pragma once
+#include <cstdint>
+
+#include "essh/kernels/cuda/device/mma.cuh"
+
+// A stream of bytes from global memory through a ring of slots in shared memory: one lane copies slot after slot, and
+// warps read them behind it. Needs the bulk copies and barriers of sm_90.
+namespace essh::cuda::device {
+
+__device__ __forceinline__ void barrier_init(std::uint64_t* barrier, unsigned arrivals) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(arrivals) : "memory");
+}
+__device__ __forceinline__ void barrier_arrive(std::uint64_t* barrier) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
+}
+__device__ __forceinline__ void barrier_expect(std::uint64_t* barrier, unsigned bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)), "r"(bytes)
+               : "memory");
+}
+__device__ __forceinline__ void barrier_wait(std::uint64_t* barrier, unsigned phase) {
+  asm volatile(
+      "{\n"
+      ".reg .pred done;\n"
+      "again:\n"
+      "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+      "@!done bra again;\n"
+      "}\n" ::"r"(shared_address(barrier)),
+      "r"(phase)
+      : "memory");
+}
+// Weights are read once a step: they leave the L2 cache first.
+__device__ __forceinline__ void copy_bulk(void* to, const void* from, unsigned bytes, std::uint64_t* barrier) {
+  std::uint64_t policy;
+  asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::"r"(
+          shared_address(to)),
+      "l"(from), "r"(bytes), "r"(shared_address(barrier)), "l"(policy)
+      : "memory");
+}
+
+inline constexpr int kSlotBytes = 16384;
+
+struct TileRing {
+  unsigned char* slots;
+  std::uint64_t* full;
+  std::uint64_t* empty;
+  int count;
+
+  // By one thread, before the block meets.
+  __device__ void init(int readers) const {
+    for (int i = 0; i < count; ++i) {
+      barrier_init(full + i, 1);
+      barrier_init(empty + i, static_cast<unsigned>(readers));
+    }
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+  }
+};
+
+// The place of a writer or reader in a ring: slots follow each other.
+struct RingPlace {
+  TileRing ring;
+  int slot = 0;
+  unsigned phase = 0;
+
+  __device__ __forceinline__ void advance() {
+    if (++slot == ring.count) {
+      slot = 0;
+      phase ^= 1;
+    }
+  }
+  // Waits until the slot has been filled.
+  __device__ __forceinline__ void await_filled() const { barrier_wait(ring.full + slot, phase); }
+  // By the one thread that fills the ring: copies into the next slot, once it was given back.
+  __device__ __forceinline__ void fill(const void* from, unsigned bytes) {
+    barrier_wait(ring.empty + slot, phase ^ 1);  // the first round waits for nobody
+    barrier_expect(ring.full + slot, bytes);
+    copy_bulk(ring.slots + slot * kSlotBytes, from, bytes, ring.full + slot);
+    advance();
+  }
+  // By each warp that reads: the next slot, when it has come.
+  __device__ __forceinline__ const unsigned char* take() const {
+    await_filled();
+    return ring.slots + slot * kSlotBytes;
+  }
+  __device__ __forceinline__ void give_back(int lane) {
+    __syncwarp();
+    if (lane == 0) barrier_arrive(ring.empty + slot);
+    advance();
+  }
+};
+
+}  // namespace essh::cuda::device
