@@ -154,9 +154,7 @@ class ReferenceTrainer {
   // Adds the gradient of label * CE + kl * KL(teacher || p) + tv * TV(teacher, p) over the tokens of a micro-batch. The
   // teacher, log t, is a constant.
   void learn(const Batch& batch, Capacity capacity, const ObjectiveWeights& counts, Matrix<const double> teacher = {}) {
-    auto pass = pass_over(batch, capacity);
-    pass.ffn_gradient_scale = counts.ffn_gradient;
-    pass.mixer_gradient_scale = counts.mixer_gradient;
+    const auto pass = pass_over(batch, capacity);
     const Vector<const std::int32_t> inputs{batch.inputs.data(), std::ssize(batch.inputs)};
     Model<double>::Tape tape;
     const auto hidden = model_.forward(pass, weights_.weights(), inputs, &tape);
@@ -185,9 +183,22 @@ class ReferenceTrainer {
         logits(r, c) = scale_ * (counts.label * d_label + counts.kl * d_kl + counts.tv * d_tv);
       }
     }
-    const Gradients<double> gradients{&gradient_.layout(), gradient_.data()};
+    Parameters<double> own(config_);
+    const Gradients<double> gradients{&own.layout(), own.data()};
     model_.head_backward(pass, weights_.weights(), gradients, hidden, logits, d_hidden);
     model_.backward(pass, weights_.weights(), gradients, inputs, tape, d_hidden);
+    for (std::size_t tensor = 0; tensor < own.layout().tensors().size(); ++tensor) {
+      const auto from = own.tensor(tensor), to = gradient_.tensor(tensor);
+      const double scale = gradient_scale(own.layout().tensors()[tensor].name, counts);
+      for (std::size_t i = 0; i < from.size(); ++i) to[i] += scale * from[i];
+    }
+  }
+
+  // alpha_ff on every parameter of a feed-forward, alpha_mix on every parameter of a spectral mixer, tables, biases and
+  // blends included. Attention, embedding and norms count in full.
+  static double gradient_scale(const std::string& name, const ObjectiveWeights& counts) {
+    if (name.find(".mlp.") != std::string::npos) return counts.ffn_gradient;
+    return name.find(".mixer.") != std::string::npos ? counts.mixer_gradient : 1;
   }
 
   Stage::Settings stage_;

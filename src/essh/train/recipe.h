@@ -171,7 +171,8 @@ void fields(Visitor& visit, ElasticRecipe& r) {
   visit("budgets", r.budgets, Field{.help = "sampled capacities; empty for the paper's ten", .min = 0, .max = 1});
   visit("ffn_scale", r.ffn_scale,
         Field{.help = "on feed-forward weight gradients of reduced micro-batches", .min = 0, .max = 100});
-  visit("mixer_scale", r.mixer_scale, Field{.help = "likewise for spectral mixers", .min = 0, .max = 100});
+  visit("mixer_scale", r.mixer_scale,
+        Field{.help = "likewise on all parameters of spectral mixers", .min = 0, .max = 100});
   visit("kl", r.kl, Field{.help = "weight of the distillation from full capacity", .min = 0, .max = 1000});
   visit("label", r.label, Field{.help = "weight of the label loss of reduced micro-batches", .min = 0, .max = 1000});
   visit("ordering_period", r.ordering_period,
