@@ -152,4 +152,22 @@ void CapacitySampler::restore(const std::vector<double>& state) {
   }
 }
 
+std::optional<ReducedShares> reduced_shares(const Recipe& recipe, const ModelConfig& config) {
+  if (weighted(recipe.elastic.sampling)) return std::nullopt;
+  const CapacitySampler sampler(recipe.elastic, config, recipe.run.seed, recipe.run.steps);
+  const Index count = recipe.run.batch / recipe.run.micro_batch;
+  Index reduced = 0, mixed_steps = 0;
+  for (Index step = 0; step < recipe.run.steps; ++step) {
+    const double tokens = static_cast<double>(step * recipe.run.batch * recipe.data.context);
+    if (tokens < recipe.elastic.warmup_tokens) continue;
+    ++mixed_steps;
+    const auto drawn = sampler.draw(step, tokens, count);
+    reduced += count - std::count(drawn.begin(), drawn.end(), 1.0);
+  }
+  const auto share = [&](Index steps) {
+    return static_cast<double>(reduced) / static_cast<double>(std::max<Index>(1, steps * count));
+  };
+  return ReducedShares{share(recipe.run.steps), share(mixed_steps)};
+}
+
 }  // namespace essh

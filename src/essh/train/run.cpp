@@ -386,6 +386,7 @@ RunEstimate estimate_run(const Recipe& recipe, Stream& stream) {
     RunEstimate e;
     const ParameterLayout layout(config);
     e.parameters = layout.parameters();
+    e.reduced = reduced_shares(recipe, config);
     e.gradient_bytes = static_cast<double>(layout.size()) * sizeof(float);
     e.moment_bytes = static_cast<double>(trainer.optimizer().states().size()) * e.gradient_bytes;
     e.weights_bytes =
