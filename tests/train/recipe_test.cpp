@@ -76,6 +76,16 @@ TEST(Recipe, TasksHaveThePapersSizes) {
   EXPECT_EQ(problem("data: {task: mqar, path: x}"), "r.yaml: data.path and data.task exclude each other");
 }
 
+TEST(Recipe, DnaHasThePapersSizeAndLength) {
+  const auto recipe = load_recipe("dna", {});
+  const auto config = recipe_config(recipe, 12, 0);
+  EXPECT_EQ(cost_of(config, full_capacity(config)).parameters, 533952);
+  EXPECT_EQ(config.vocab_size, 12);
+  const double tokens = static_cast<double>(recipe.run.steps * recipe.run.batch * recipe.data.context);
+  EXPECT_GE(tokens, 3e9);
+  EXPECT_LT(tokens, 3.001e9);
+}
+
 TEST(Recipe, ConfigFollowsTheRecipe) {
   const auto recipe = load_recipe("tiny", {"model.ffn_exponent=0", "model.hidden_size=64"});
   const auto config = recipe_config(recipe, 1000, 3);

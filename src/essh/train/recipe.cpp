@@ -57,12 +57,11 @@ optimizer: {rate: 1.2e-3}
 elastic: {budgets: [0.125, 0.25, 0.5, 1], full_share: 0, warmup_tokens: 0, kl: 0, ffn_scale: 1, ordering_period: 0}
 run: {steps: 28229, batch: 128, micro_batch: 8, validate_every: 500, checkpoint_every: 250, validation_windows: 128}
 )"},
-    {"dna", R"(model: {preset: dna}
+    {"dna", R"(model: {preset: dna, vocab_size: 12}
 data: {context: 1024}
 optimizer: {rate: 3.0e-3}
-elastic: {warmup_tokens: 1.0e6, ordering_period: 100}
-run: {steps: 2000, batch: 32, micro_batch: 8, validate_every: 200, checkpoint_every: 500, validation_windows: 64}
-refine: {steps: 200, batch: 16, rate: 1.5e-4}
+run: {steps: 11445, batch: 256, micro_batch: 32, validate_every: 500, checkpoint_every: 500, validation_windows: 256}
+refine: {steps: 2060, batch: 128, rate: 1.5e-4}
 )"},
     {"mqar", R"(model: {preset: synthetic}
 data: {task: mqar, context: 256, pairs: 64}
