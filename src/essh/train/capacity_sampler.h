@@ -44,6 +44,9 @@ class CapacitySampler {
   double share_;
 };
 
+// A budget of a recipe for this model: with budget_channels a count of channels, at most all of them.
+double following_budget(double budget, Index budget_channels, const ModelConfig& config);
+
 // Share of a run's micro-batches below full capacity, of all and of those after the full-capacity warm-up.
 struct ReducedShares {
   double all = 0, after_warmup = 0;

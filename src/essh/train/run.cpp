@@ -92,7 +92,7 @@ Json step_entry(const StepReport& r, double rate, double utilisation, double sec
   Json entry = {{"kind", "step"}, {"step", r.step}, {"tokens", static_cast<Index>(r.tokens)}, {"loss", loss}};
   entry["full_loss"] = r.full_tokens > 0 ? Json(r.full_loss) : Json(nullptr);
   entry["reduced_loss"] = r.reduced_tokens > 0 ? Json(r.reduced_loss) : Json(nullptr);
-  entry["distillation"] = r.reduced_tokens > 0 ? Json(r.divergence) : Json(nullptr);
+  entry["distillation"] = r.reduced_tokens > 0 || r.divergence != 0 ? Json(r.divergence) : Json(nullptr);
   entry["lr"] = r.rate;
   entry["grad_norm"] = r.skipped ? Json(nullptr) : Json(r.norm);
   entry["tokens_per_second"] = rate;
@@ -240,7 +240,10 @@ std::string run_stage(Trainer<T>& trainer, const RunIdentity& identity, const fs
   std::optional<Keeper> keeper;
   if (ranks.first()) keeper.emplace(run, files, identity);
   Keeper* const kept = keeper ? &*keeper : nullptr;
-  if (!resume(trainer, ranks, kept) && kept) kept->require_fresh();
+  if (!resume(trainer, ranks, kept)) {
+    if (kept) kept->require_fresh();
+    trainer.calibrate();
+  }
   if (kept) kept->begin(trainer.stage(), trainer.step_count(), trainer.steps());
   const double peak = measured_peak<T>(stream) * ranks.group().size();
   const InterruptScope interrupt(
@@ -288,6 +291,10 @@ void save_result(const fs::path& target, const Trainer<T>& trainer, const Recipe
 }
 
 Parameters<float> initial_weights(const Recipe& recipe, const ModelConfig& config) {
+  if (recipe.elastic.calibration_tokens > 0 && recipe.model.start.empty())
+    fail(ErrorKind::Usage,
+         "elastic.calibration_tokens ranks the feed-forward units of a trained parent; set model.start to its folder "
+         "(and elastic.teacher, to learn from it), or calibration_tokens to 0");
   if (!recipe.model.start.empty()) return load_model(recipe.model.start).parameters;
   Parameters<float> parameters(config);
   initialise(parameters, config, recipe.run.seed, parse_modal_init(recipe.model.modes));
