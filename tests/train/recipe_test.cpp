@@ -112,6 +112,20 @@ TEST(Recipe, PosthocHasThePapersSettings) {
   EXPECT_THROW(CapacitySampler(impossible.elastic, config, 1, 100), Error);
 }
 
+TEST(Recipe, ArmsHaveThePapersSizes) {
+  const auto millions = [](const char* setting, const char* tier) {
+    const auto config = recipe_config(load_recipe("370m", {setting}), 50257, 50256);
+    return static_cast<double>(cost_of(config, find_tier(config, tier).capacity).parameters) / 1e6;
+  };
+  EXPECT_NEAR(millions("model.spectral_modes=16", "T10"), 384.0, 0.05);
+  EXPECT_NEAR(millions("model.intermediate_size=3072", "T10"), 280.0, 0.05);
+  EXPECT_NEAR(millions("model.intermediate_size=3072", "T1"), 84.6, 0.05);
+  EXPECT_NEAR(millions("model.intermediate_size=6144", "T10"), 461.7, 0.05);
+  EXPECT_NEAR(millions("model.intermediate_size=6144", "T1"), 103.5, 0.05);
+  EXPECT_NEAR(millions("model.ffn_exponent=0", "T1"), 338.2, 0.05);
+  EXPECT_NEAR(millions("model.channel_exponent=0.25", "T1"), 103.0, 0.05);
+}
+
 TEST(Recipe, BudgetsFollowTheChannels) {
   const auto budgets = [](int channels) {
     const auto recipe = load_recipe("370m", {fmt::format("model.spectral_channels={}", channels),

@@ -99,7 +99,7 @@ struct RefineRecipe {
   double teacher_budget = 1;
 };
 
-// One training run, from YAML. Every arm of the paper's ablations is a value here.
+// One training run, from YAML. Every arm of the paper's ablations is a value here: bench/arms.json.
 struct Recipe {
   ModelRecipe model;
   DataRecipe data;
