@@ -19,6 +19,7 @@
 #include "essh/comm/group.h"
 #include "essh/kernels/copy.h"
 #include "essh/kernels/gemm.h"
+#include "essh/model/cost.h"
 #include "essh/model/initialise.h"
 #include "essh/store/folder_writer.h"
 #include "essh/store/model_folder.h"
@@ -242,7 +243,9 @@ std::string run_stage(Trainer<T>& trainer, const RunIdentity& identity, const fs
   Keeper* const kept = keeper ? &*keeper : nullptr;
   if (!resume(trainer, ranks, kept)) {
     if (kept) kept->require_fresh();
-    trainer.calibrate();
+    if (const Index tokens = trainer.calibrate(); tokens > 0)
+      log::info("ordered the feed-forward units by their importance over {} tokens",
+                format_count(static_cast<double>(tokens)));
   }
   if (kept) kept->begin(trainer.stage(), trainer.step_count(), trainer.steps());
   const double peak = measured_peak<T>(stream) * ranks.group().size();
@@ -301,6 +304,17 @@ Parameters<float> initial_weights(const Recipe& recipe, const ModelConfig& confi
   return parameters;
 }
 
+// The capacities that stand for elastic.parameter_targets.
+void tell_masks(const Recipe& recipe, const ModelConfig& config) {
+  if (recipe.elastic.parameter_targets.empty()) return;
+  const auto budgets = CapacitySampler(recipe.elastic, config, recipe.run.seed, recipe.run.steps).budgets();
+  for (std::size_t i = 0; i < budgets.size(); ++i) {
+    const auto capacity = capacity_at(config, budgets[i]);
+    log::info("parameter target {}: {}, {} parameters (xi={:.4f})", recipe.elastic.parameter_targets[i],
+              sizes_of(config, capacity), cost_of(config, capacity).parameters, budgets[i]);
+  }
+}
+
 // A stage from where it stands to its end. Returns the step it stopped after, or nothing.
 std::optional<Index> run_to_end(std::unique_ptr<Stage> stage, const StageFiles& files, const RunIdentity& identity,
                                 const ModelConfig& config, const TrainingData& data,
@@ -343,6 +357,7 @@ fs::path run_training(const Recipe& recipe, const fs::path& run, Stream& stream,
     identity = settle_run(run, recipe, data.fingerprint(), options.extend);
   }
   const auto config = recipe_config(recipe, data.vocab_size(), data.eos_id());
+  if (ranks.first()) tell_masks(identity.recipe, config);
   finish(ranks, run,
          run_to_end(
              make_pretraining(identity.recipe, config), kPretrainingFiles, identity, config, data,

@@ -79,9 +79,9 @@ void Trainer<T>::start(const Parameters<float>& weights) {
 }
 
 template <class T>
-void Trainer<T>::calibrate() {
+Index Trainer<T>::calibrate() {
   const Index tokens = stage_->settings.calibration_tokens;
-  if (tokens == 0) return;
+  if (tokens == 0) return 0;
   // An order of its own: which samples training sees does not depend on the calibration.
   constexpr std::uint64_t kCalibrationSeed = 0xca11b8a7eULL;
   const auto sequences = data_.training(stage_->settings.seed ^ kCalibrationSeed);
@@ -96,6 +96,7 @@ void Trainer<T>::calibrate() {
   }
   update_squares();
   order_feed_forwards();
+  return static_cast<Index>(squares_tokens_);
 }
 
 template <class T>

@@ -44,8 +44,8 @@ class Trainer {
   // Where the stage starts: these weights, fresh states of the optimizer.
   void start(const Parameters<float>& weights);
   // Where the stage asks for it, orders the feed-forward units of these weights by their importance over its
-  // calibration tokens. The function at full capacity does not change.
-  void calibrate();
+  // calibration tokens, and returns how many there were. The function at full capacity does not change.
+  Index calibrate();
   // Where an earlier run of this stage stopped, with any number of ranks. Rank 0 gives the snapshot, the others get
   // theirs from it. A snapshot of other data, another model or another algorithm of the optimizer is refused.
   void resume(const Snapshot& snapshot);
