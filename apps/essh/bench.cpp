@@ -21,7 +21,7 @@ struct Options {
   std::vector<Index> lengths = {2048};
   TrainingBench training;
   PrefillBench prefill;
-  bool profile = false, last_logit = false, json = false;
+  bool mixed = false, profile = false, last_logit = false, json = false;
 };
 
 Json sample_fields(const Rates& rates) {
@@ -52,7 +52,21 @@ void print_peak(Device device) {
 void bench_training(const Options& o) {
   OpenDevice device(o.device);
   const auto config = preset(o.model);
-  const auto result = measure_training(config, device.stream, o.device.chosen_precision(), o.training);
+  auto bench = o.training;
+  if (o.mixed) {
+    const auto names = recipe_names();
+    const bool has_recipe = std::ranges::find(names, o.model) != names.end();
+    bench.elastic = has_recipe ? load_recipe(o.model, {}).elastic : ElasticRecipe{};
+    bench.elastic.warmup_tokens = 0;
+  }
+  const auto result = measure_training(config, device.stream, o.device.chosen_precision(), bench);
+  Index all = 0, reduced = 0;
+  Json shares = Json::object();
+  for (const auto& [budget, count] : result.micro_batches) {
+    all += count;
+    if (budget < 1) reduced += count;
+    shares[fmt::format("{:.6g}", budget)] = count;
+  }
   if (o.json) {
     Json object = sample_fields(result.rates);
     object.update({{"model", o.model},
@@ -60,7 +74,9 @@ void bench_training(const Options& o) {
                    {"micro_batch", o.training.micro_batch},
                    {"accumulation", o.training.accumulation},
                    {"context", o.training.context},
-                   {"mixed", o.training.mixed},
+                   {"mixed", o.mixed},
+                   {"shares", shares},
+                   {"teacher_passes", result.teacher_passes},
                    {"flops_per_token", result.flops_per_token},
                    {"state_bytes", result.state_bytes},
                    {"activation_bytes", result.activation_bytes}});
@@ -71,8 +87,11 @@ void bench_training(const Options& o) {
         "{} on {}: training, micro-batch {} x {}, context {}{}: {} +- {} tok/s ({}FLOP/s in products at full "
         "capacity), {} of weights, gradients and moments, {} of activations, {} at most, loss {:.3f}\n",
         o.model, device.stream.description(), o.training.micro_batch, o.training.accumulation, o.training.context,
-        o.training.mixed ? ", capacity-mixed" : "", format_count(result.rates.mean()),
-        format_count(result.rates.deviation()), format_count(result.flops_per_token * result.rates.mean()),
+        o.mixed ? fmt::format(", {} of {} micro-batches below full capacity, {} with a teacher", reduced, all,
+                              result.teacher_passes)
+                : "",
+        format_count(result.rates.mean()), format_count(result.rates.deviation()),
+        format_count(result.flops_per_token * result.rates.mean()),
         format_bytes(static_cast<double>(result.state_bytes)),
         format_bytes(static_cast<double>(result.activation_bytes)),
         format_bytes(static_cast<double>(peak_bytes(device.stream.device()))), result.loss);
@@ -172,7 +191,8 @@ void add_bench(CLI::App& app) {
                1 << 24)
         ->capture_default_str();
     add_number(*kind, "--steps", o->training.steps, "timed steps", 1, 1 << 20)->capture_default_str();
-    kind->add_flag("--mixed", o->training.mixed, "capacity-mixed with f = 0.75 and distillation");
+    kind->add_flag("--mixed", o->mixed,
+                   "capacities as the sampler draws them after the warm-up, by the recipe of this name or the paper's");
     kind->add_flag("--profile", o->training.profile, "GPU time by kernel, of a few further micro-batches");
     kind->footer("Example: essh bench train 370m --device cuda --micro-batch 8 --accumulation 16");
   }

@@ -123,8 +123,12 @@ void add_prepare(CLI::App& app) {
       ->capture_default_str();
   verb->add_option("--field", options.field, "the JSONL field or Parquet column that holds the text")
       ->capture_default_str();
-  add_number(*verb, "--valid-fraction", options.valid_fraction, "share of the text kept for validation", 0, 1)
+  add_number(*verb, "--valid-fraction", options.valid_fraction,
+             "share of the text kept for validation; 0 when --holdout is given and this is not", 0, 1)
       ->capture_default_str();
+  verb->add_option("--holdout", options.holdout,
+                   "a FASTA record kept whole for validation, by the first word of its title; may be repeated")
+      ->allow_extra_args(false);
   add_number(*verb, "--shard-tokens", options.shard_tokens, "tokens of a shard", 1, kMostTokens)->capture_default_str();
   add_number(*verb, "--seq", arguments->sequence, "count sequences of this length in the summary", 1,
              std::int64_t{1} << 40);
@@ -137,8 +141,13 @@ void add_prepare(CLI::App& app) {
       "Documents of plain text stand between lines <|endoftext|>; a file without such lines is one document. Run the "
       "same\n"
       "command again after an interruption: it continues.\n"
+      "Example: essh prepare GRCh38.fa -o data/genome --tokenizer nucleotides --holdout chr21\n"
       "Example: essh prepare corpus/*.jsonl.zst -o data --tokenizer tokenizer.json --field text");
-  verb->callback([arguments] { run(*arguments); });
+  verb->callback([arguments, verb] {
+    auto& chosen = arguments->options;
+    if (!chosen.holdout.empty() && verb->count("--valid-fraction") == 0) chosen.valid_fraction = 0;
+    run(*arguments);
+  });
 }
 
 }  // namespace essh::verbs

@@ -33,7 +33,9 @@ void print_estimate(const RunEstimate& e, bool json) {
                          {"flops_per_token", e.flops_per_token},
                          {"tokens", e.tokens},
                          {"seconds", e.seconds},
-                         {"peak_flops", e.peak_flops}};
+                         {"peak_flops", e.peak_flops},
+                         {"reduced_share", e.reduced ? Json(e.reduced->all) : Json(nullptr)},
+                         {"reduced_share_after_warmup", e.reduced ? Json(e.reduced->after_warmup) : Json(nullptr)}};
     fmt::print("{}\n", to_text(object, 2));
     return;
   }
@@ -44,6 +46,11 @@ void print_estimate(const RunEstimate& e, bool json) {
     fmt::print(", copy for checkpoints {}, mapped data {}, program {}", format_bytes(e.checkpoint_bytes),
                format_bytes(e.data_bytes), format_bytes(e.other_bytes));
   fmt::print(": {} in all\n", format_bytes(e.total_bytes));
+  if (e.reduced)
+    fmt::print("capacities   {:.2f}% of the micro-batches below full capacity, {:.2f}% after the warm-up\n",
+               100 * e.reduced->all, 100 * e.reduced->after_warmup);
+  else
+    fmt::print("capacities   shares follow validation losses\n");
   fmt::print("work         {} FLOPs per token, {} tokens\n", format_count(e.flops_per_token), format_count(e.tokens));
   fmt::print("time         about {} on this machine ({:.0f}% of its {}FLOP/s in matrix products)\n",
              format_duration(e.seconds), 100 * e.flops_per_token * e.tokens / e.seconds / e.peak_flops,
@@ -86,7 +93,8 @@ void add_train(CLI::App& app) {
                  "start over at step 0; what was produced so far is kept as NAME.1, NAME.2, ...");
   o->device.add_places(*verb);
   verb->add_flag("--print-recipe", o->print_recipe, "print every field of the recipe as YAML, then stop");
-  verb->add_flag("--dry-run", o->dry_run, "print parameters, memory, FLOPs and the expected time, then stop");
+  verb->add_flag("--dry-run", o->dry_run,
+                 "print parameters, memory, share of reduced capacities, FLOPs and the expected time, then stop");
   verb->add_flag("--json", o->json, "print JSON (with --dry-run)");
   verb->footer(
       "Example: essh train tiny --data data/headers -o runs/tiny --set run.steps=400\n         essh train tiny --data "

@@ -53,6 +53,7 @@ def make_workspace(place):
         (place / name).parent.mkdir(exist_ok=True)
         (place / name).write_text(text)
     (place / "corpus" / "b.jsonl.zst").write_text(json.dumps({"text": text}) + "\n")
+    (place / "GRCh38.fa").write_text(">chr20\n" + "ACGTNacgt" * 500 + "\n>chr21 primary\n" + "TTGCA" * 500 + "\n")
     (place / "ids.json").write_text("[1, 2, 3]")
     run("tokenizer", "train", "corpus.txt", "-o", "tok/tokenizer.json", "--vocab-size", "512")
     run("prepare", "corpus.txt", "-o", "data/headers", "--tokenizer", "tok/tokenizer.json", "--valid-fraction", "0.2")

@@ -53,6 +53,9 @@ class TrainMemory(unittest.TestCase):
             estimate = essh_json("train", "tiny", "--data", data, "--dry-run", "--json", *settings, timeout=300)
             kinds = sum(value for name, value in estimate.items() if name.endswith("_bytes") and name != "total_bytes")
             self.assertAlmostEqual(kinds, estimate["total_bytes"], delta=1)
+            # Half of the slots are reserved, and one draw in ten is full capacity again.
+            self.assertAlmostEqual(estimate["reduced_share"], 0.45, delta=0.1)
+            self.assertEqual(estimate["reduced_share"], estimate["reduced_share_after_warmup"])
             run = subprocess.Popen([ESSH, "train", "tiny", "--data", data, "-o", os.path.join(place, "run"), *settings],
                                    stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
             _, status, usage = os.wait4(run.pid, 0)

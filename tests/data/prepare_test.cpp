@@ -239,6 +239,73 @@ TEST_F(PrepareTest, FoldersPatternsAndBinaryFiles) {
   EXPECT_NE(message_of([&] { prepare(chosen, byte_encoder()); }).find("no file matches"), std::string::npos);
 }
 
+TEST_F(PrepareTest, RecordsHeldOutAreTheValidationSplit) {
+  const auto bases = random_documents(1, 5 * kPieceBytes / 2, 5 * kPieceBytes / 2)[0];
+  const auto path = write("genome.fa", ">chr2 first\nACGT\n>chr21 second\n" + bases + "\n>chr21_alt\nGG\n>X\nTTTT\n");
+  auto chosen = options("data", {path});
+  chosen.holdout = {"chr21", "X"};
+  chosen.valid_fraction = 0;
+  prepare(chosen, byte_encoder());
+  const Dataset dataset(chosen.folder, Verify::Full);
+  std::string record = bases;
+  std::erase(record, '\n');
+  std::erase(record, '\r');
+  EXPECT_EQ(documents_of(dataset.train()), (std::vector<std::string>{"ACGT", "GG"}));
+  EXPECT_EQ(documents_of(dataset.valid()), (std::vector<std::string>{record, "TTTT"}));
+
+  // With a share beside it, the record is still whole.
+  auto both = options("both", {path});
+  both.holdout = {"chr21"};
+  both.valid_fraction = 0.5;
+  prepare(both, byte_encoder());
+  const auto valid = documents_of(Dataset(both.folder).valid());
+  EXPECT_EQ(std::count(valid.begin(), valid.end(), record), 1);
+
+  auto other = chosen;
+  other.holdout = {"chr2"};
+  EXPECT_NE(message_of([&] { prepare(other, byte_encoder()); }).find("the records held out were chr21, X"),
+            std::string::npos);
+}
+
+TEST_F(PrepareTest, ARecordToHoldOutMustExist) {
+  auto chosen = options("data", {write("genome.fa", ">chr1\nACGT\n>chr2\nGG\n")});
+  chosen.holdout = {"chr1", "chr21"};
+  EXPECT_EQ(message_of([&] { prepare(chosen, byte_encoder()); }),
+            "holdout \"chr21\": no FASTA record has that name; the first are chr1, chr2");
+  chosen.holdout = {"chr2"};
+  EXPECT_EQ(prepare(chosen, byte_encoder()).manifest.valid.documents, 1) << "the folder can be used again";
+  auto text = options("text", {write("a.txt", "chr21\n")});
+  text.holdout = {"chr21"};
+  EXPECT_EQ(message_of([&] { prepare(text, byte_encoder()); }),
+            "holdout \"chr21\": no FASTA record has that name; the sources have no FASTA records");
+}
+
+// Killed in the middle of a record that is held out, the next run still knows what it is reading.
+TEST_F(PrepareTest, HoldingOutSurvivesARestart) {
+  std::string genome;
+  for (int i = 0; i < 12; ++i)
+    genome += fmt::format(">chr{}\n{}\n", i, std::string(300'000 + static_cast<std::size_t>(i), "ACGT"[i % 4]));
+  auto chosen = options("whole", {write("genome.fa", genome)});
+  chosen.holdout = {"chr1", "chr7"};
+  chosen.valid_fraction = 0;
+  chosen.shard_tokens = 700'000;
+  testing::fail_io_call(0);
+  prepare(chosen, byte_encoder());
+  const auto calls = testing::fail_io_call(0);
+  const auto expected = files_in(chosen.folder);
+  int resumed = 0;
+  for (std::uint64_t k = 1; k <= calls; ++k) {
+    chosen.folder = folder / "again";
+    fs::remove_all(chosen.folder);
+    testing::fail_io_call(k);
+    EXPECT_THROW(prepare(chosen, byte_encoder()), Error);
+    testing::fail_io_call(0);
+    resumed += prepare(chosen, byte_encoder()).resumed;
+    ASSERT_EQ(files_in(chosen.folder), expected) << "after a failure of call " << k;
+  }
+  EXPECT_GT(resumed, 0);
+}
+
 TEST_F(PrepareTest, ForeignShardsAreNotOverwritten) {
   write("data/train-00000.bin", "mine");
   const auto chosen = options("data", {write("a.txt", "text")});

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "essh/base/json.h"
 #include "essh/model/config.h"
 #include "essh/model/cost.h"
@@ -125,6 +127,25 @@ TEST(Config, RoundTripsAndNamesContradictions) {
   EXPECT_EQ(problem("transformers_version", "4.0"), "accepted");
   EXPECT_EQ(problem("layer_types", {"spectral"}),
             "config.json: layer_types must name one mixer for each of num_hidden_layers");
+}
+
+TEST(Cost, TheBudgetForAParameterCountIsTheNearestThereIs) {
+  for (const char* name : {"370m", "tiny", "matformer-370m"}) {
+    const auto config = preset(name);
+    const auto count = [&](double budget) {
+      return static_cast<double>(cost_of(config, capacity_at(config, budget)).parameters);
+    };
+    const double full = count(1);
+    std::vector<double> counts;
+    for (int i = 1; i <= 1000; ++i) counts.push_back(count(i / 1000.0));
+    for (const double share : {0.2, 0.31, 0.437, 0.5, 0.648, 0.75, 0.9, 0.999, 1.0, 7.0}) {
+      double nearest = INFINITY;
+      for (const double found : counts) nearest = std::min(nearest, std::abs(found - share * full));
+      const double budget = budget_for_parameters(config, share * full);
+      EXPECT_LE(std::abs(count(budget) - share * full), nearest) << name << " " << share;
+      EXPECT_EQ(count(budget * (1 + 1e-9) > 1 ? 1 : budget * (1 + 1e-9)), count(budget)) << "inside its interval";
+    }
+  }
 }
 
 TEST(Config, FoldersBeforeLayerTypesLoad) {

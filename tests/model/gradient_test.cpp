@@ -17,7 +17,7 @@ struct LossAndGradient {
 
 LossAndGradient evaluate(const Model<double>& model, const Parameters<double>& parameters, Capacity capacity,
                          const std::vector<std::int32_t>& tokens, const std::vector<std::int32_t>& targets,
-                         double ffn_scale = 1) {
+                         double ffn_scale = 1, double mixer_scale = 1) {
   auto stream = cpu_stream(2);
   Arena arena(Device::Cpu);
   const auto rows = static_cast<Index>(tokens.size());
@@ -26,7 +26,8 @@ LossAndGradient evaluate(const Model<double>& model, const Parameters<double>& p
                   .capacity = capacity,
                   .sequences = 1,
                   .length = rows,
-                  .ffn_gradient_scale = ffn_scale};
+                  .ffn_gradient_scale = ffn_scale,
+                  .mixer_gradient_scale = mixer_scale};
   const Vector<const std::int32_t> ids{tokens.data(), rows};
   Model<double>::Tape tape;
   const auto hidden = model.forward(pass, parameters.weights(), ids, &tape);
@@ -101,20 +102,23 @@ INSTANTIATE_TEST_SUITE_P(Capacities, ModelGradient,
                          ::testing::Values(Case{small_config, {3, 7}}, Case{small_config, {2, 4}},
                                            Case{small_transformer, {3, 7}}, Case{small_transformer, {2, 4}}));
 
-TEST(ModelGradient, ScaleTouchesFeedForwardWeightsOnly) {
+TEST(ModelGradient, ScalesTouchEveryParameterOfTheirModuleAndNoOther) {
   const auto config = small_config();
   const Model<double> model(config);
   Parameters<double> parameters(config);
   fill_randomly(parameters, 5);
   const auto tokens = random_tokens(20, config.vocab_size, 1), targets = random_tokens(20, config.vocab_size, 2);
-  const auto whole = evaluate(model, parameters, {2, 4}, tokens, targets),
-             half = evaluate(model, parameters, {2, 4}, tokens, targets, 0.5);
-  for (std::size_t tensor = 0; tensor < model.layout().tensors().size(); ++tensor) {
-    const auto& spec = model.layout().tensors()[tensor];
-    const double factor = spec.name.find(".mlp.") != std::string::npos ? 0.5 : 1;
-    for (Index i = 0; i < spec.rows * spec.cols; ++i) {
-      const auto element = static_cast<std::size_t>(model.layout().offset(tensor) + i);
-      EXPECT_NEAR(half.gradient[element], factor * whole.gradient[element], 1e-15) << spec.name;
+  const auto whole = evaluate(model, parameters, {2, 4}, tokens, targets);
+  for (const auto& [ffn, mixer] : {std::pair{0.5, 1.0}, {1.0, 0.3}, {0.5, 0.5}, {1.0, 0.0}}) {
+    const auto scaled = evaluate(model, parameters, {2, 4}, tokens, targets, ffn, mixer);
+    for (std::size_t tensor = 0; tensor < model.layout().tensors().size(); ++tensor) {
+      const auto& spec = model.layout().tensors()[tensor];
+      const auto in = [&](const char* part) { return spec.name.find(part) != std::string::npos; };
+      const double factor = in(".mlp.") ? ffn : in(".mixer.") ? mixer : 1;
+      for (Index i = 0; i < spec.rows * spec.cols; ++i) {
+        const auto element = static_cast<std::size_t>(model.layout().offset(tensor) + i);
+        EXPECT_NEAR(scaled.gradient[element], factor * whole.gradient[element], 1e-15) << spec.name;
+      }
     }
   }
 }

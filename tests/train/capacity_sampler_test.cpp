@@ -47,6 +47,25 @@ TEST(CapacitySampler, TheShareHoldsForAnyNumberOfMicroBatches) {
     EXPECT_NEAR(share_of_full(make({}), 0, kSteps, micro), 0.775, 0.02) << micro;
 }
 
+TEST(CapacitySampler, TheSharesOfARecipeAreCountedBeforeTheRun) {
+  const auto shares = [](std::vector<std::string> settings) {
+    settings.insert(settings.end(), {"run.steps=4000", "run.batch=8", "run.micro_batch=4", "data.context=256",
+                                     "elastic.full_share=0.75"});
+    const auto recipe = load_recipe("tiny", settings);
+    return reduced_shares(recipe, recipe_config(recipe, 256, 0));
+  };
+  const auto none = shares({"elastic.warmup_tokens=0"});
+  ASSERT_TRUE(none);
+  EXPECT_NEAR(none->all, 0.225, 0.01) << "two micro-batches a step";
+  EXPECT_EQ(none->all, none->after_warmup);
+  const auto half = shares({fmt::format("elastic.warmup_tokens={}", 2000 * 8 * 256)});
+  EXPECT_NEAR(half->all, 0.225 / 2, 0.005);
+  EXPECT_NEAR(half->after_warmup, 0.225, 0.01);
+  EXPECT_EQ(shares({"elastic.warmup_tokens=1e12"})->all, 0);
+  EXPECT_EQ(shares({"elastic.sampling=dense"})->all, 0);
+  EXPECT_FALSE(shares({"elastic.sampling=gap"}));
+}
+
 TEST(CapacitySampler, FullCapacityOnlyDuringWarmUpAndForDense) {
   const auto sampler = make({.warmup_tokens = 500});
   for (const double budget : sampler.draw(3, 499, 64)) EXPECT_EQ(budget, 1.0);

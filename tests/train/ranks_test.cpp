@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <mutex>
 
@@ -77,6 +78,33 @@ TEST_F(RanksTest, AnyNumberOfRanksMakesTheSameSteps) {
     for (const auto& [tier, loss] : alone.losses) EXPECT_NEAR(many.losses.at(tier), loss, 1e-4 * loss) << tier;
     EXPECT_EQ(many.end.position, alone.end.position);
   }
+}
+
+TEST_F(RanksTest, CalibrationIsSharedAndEveryRankGetsItsOrder) {
+  const auto calibrated = [&](int ranks) {
+    std::vector<std::vector<float>> weights(static_cast<std::size_t>(ranks));
+    std::vector<double> squares;
+    std::mutex mutex;
+    on_groups(ranks, [&](comm::Group& group) {
+      Setup setup(recipe({"elastic.calibration_tokens=1000"}), 1);
+      const auto trainer = setup.trainer(group);
+      trainer->calibrate();
+      const auto parameters = trainer->parameters();
+      auto snapshot = trainer->snapshot();
+      const std::lock_guard lock(mutex);
+      weights[static_cast<std::size_t>(group.rank())] = {parameters.data(),
+                                                         parameters.data() + parameters.layout().size()};
+      if (group.rank() == 0) squares = std::move(snapshot.squares);
+    });
+    for (const auto& one : weights) EXPECT_TRUE(same_bits(one, weights.front()));
+    // Units of nearly equal importance may change places by rounding; what was measured is the same.
+    std::sort(squares.begin(), squares.end());
+    return squares;
+  };
+  const auto alone = calibrated(1), pair = calibrated(2);
+  ASSERT_EQ(alone.size(), pair.size());
+  EXPECT_GT(alone.front(), 0);
+  for (std::size_t i = 0; i < alone.size(); ++i) EXPECT_NEAR(pair[i], alone[i], 1e-6 * alone[i]);
 }
 
 TEST_F(RanksTest, TheFirstStepAgreesToRounding) {

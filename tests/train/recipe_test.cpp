@@ -22,9 +22,9 @@ std::string problem(const std::string& yaml, const std::vector<std::string>& set
 
 TEST(Recipe, EveryBuiltInRecipeRoundTrips) {
   for (const auto& name : recipe_names()) {
-    const auto recipe = load_recipe(name, {"run.seed=5", "elastic.budgets=[0.25, 1]"});
+    const auto recipe = load_recipe(name, {"run.seed=5", "refine.budgets=[0.25, 1]"});
     EXPECT_EQ(recipe.run.seed, 5u);
-    EXPECT_EQ(recipe.elastic.budgets, (std::vector<double>{0.25, 1}));
+    EXPECT_EQ(recipe.refine.budgets, (std::vector<double>{0.25, 1}));
     EXPECT_EQ(recipe_yaml(parse_recipe(recipe_yaml(recipe), "again", {})), recipe_yaml(recipe)) << name;
   }
 }
@@ -74,6 +74,81 @@ TEST(Recipe, TasksHaveThePapersSizes) {
   EXPECT_NEAR(parameters("palindrome", 66, "T4"), 0.389e6, 0.0005e6);
   EXPECT_NEAR(parameters("palindrome", 66, "T1"), 0.198e6, 0.0005e6);
   EXPECT_EQ(problem("data: {task: mqar, path: x}"), "r.yaml: data.path and data.task exclude each other");
+}
+
+TEST(Recipe, DnaHasThePapersSizeAndLength) {
+  const auto recipe = load_recipe("dna", {});
+  const auto config = recipe_config(recipe, 12, 0);
+  EXPECT_EQ(cost_of(config, full_capacity(config)).parameters, 533952);
+  EXPECT_EQ(config.vocab_size, 12);
+  const double tokens = static_cast<double>(recipe.run.steps * recipe.run.batch * recipe.data.context);
+  EXPECT_GE(tokens, 3e9);
+  EXPECT_LT(tokens, 3.001e9);
+}
+
+TEST(Recipe, PosthocHasThePapersSettings) {
+  const auto recipe = load_recipe("posthoc", {"elastic.teacher=/parent"});
+  const auto config = recipe_config(recipe, 50257, 50256);
+  EXPECT_NEAR(static_cast<double>(recipe.run.steps * recipe.run.batch * recipe.data.context), 0.5e9, 0.001e9);
+  EXPECT_EQ(recipe.elastic.calibration_tokens, 2e6);
+  const auto stage = make_pretraining(recipe, config);
+  EXPECT_EQ(stage->settings.schedule.rate(recipe.run.steps - 1), 1e-4) << "constant after the warm-up";
+  EXPECT_LT(stage->settings.schedule.rate(0), 1e-5);
+  const std::vector<double> targets = {370866144, 0.75 * 370866144, 0.5 * 370866144, 240.3e6, 162.1e6};
+  const auto budgets = CapacitySampler(recipe.elastic, config, 1, 100).budgets();
+  ASSERT_EQ(budgets.size(), targets.size());
+  for (std::size_t i = 0; i < targets.size(); ++i) {
+    const auto found = static_cast<double>(cost_of(config, capacity_at(config, budgets[i])).parameters);
+    EXPECT_NEAR(found / targets[i], 1, 0.012) << i;
+    const auto plan = stage->plan(budgets[i]);
+    ASSERT_TRUE(plan.reduced) << "every mask has the parent for a teacher";
+    EXPECT_EQ(plan.reduced->kl, 1);
+    EXPECT_EQ(plan.reduced->label, 1);
+    EXPECT_EQ(plan.reduced->ffn_gradient, 1);
+  }
+  EXPECT_EQ(capacity_at(config, budgets[2]), find_tier(config, "T4").capacity);
+  EXPECT_NE(problem("elastic: {budgets: [1], parameter_targets: [1]}").find("exclude each other"), std::string::npos);
+  const auto impossible = load_recipe("posthoc", {"elastic.parameter_targets=[0.01]"});
+  EXPECT_THROW(CapacitySampler(impossible.elastic, config, 1, 100), Error);
+}
+
+TEST(Recipe, ArmsHaveThePapersSizes) {
+  const auto millions = [](const char* setting, const char* tier) {
+    const auto config = recipe_config(load_recipe("370m", {setting}), 50257, 50256);
+    return static_cast<double>(cost_of(config, find_tier(config, tier).capacity).parameters) / 1e6;
+  };
+  EXPECT_NEAR(millions("model.spectral_modes=16", "T10"), 384.0, 0.05);
+  EXPECT_NEAR(millions("model.intermediate_size=3072", "T10"), 280.0, 0.05);
+  EXPECT_NEAR(millions("model.intermediate_size=3072", "T1"), 84.6, 0.05);
+  EXPECT_NEAR(millions("model.intermediate_size=6144", "T10"), 461.7, 0.05);
+  EXPECT_NEAR(millions("model.intermediate_size=6144", "T1"), 103.5, 0.05);
+  EXPECT_NEAR(millions("model.ffn_exponent=0", "T1"), 338.2, 0.05);
+  EXPECT_NEAR(millions("model.channel_exponent=0.25", "T1"), 103.0, 0.05);
+}
+
+TEST(Recipe, BudgetsFollowTheChannels) {
+  const auto budgets = [](int channels) {
+    const auto recipe = load_recipe("370m", {fmt::format("model.spectral_channels={}", channels),
+                                             "model.fixed_mixer_width=true", "elastic.budget_channels=32"});
+    const auto config = recipe_config(recipe, 50257, 50256);
+    EXPECT_EQ(config.spectral_channels * config.channel_width, 896);
+    const auto refinement = make_refinement(recipe, config);
+    return std::tuple(CapacitySampler(recipe.elastic, config, 1, 100).budgets(), refinement->plan(0.25).teacher_budget,
+                      cost_of(config, full_capacity(config)).parameters, capacity_at(config, 0.5).channels);
+  };
+  const auto [few, few_teacher, few_parameters, few_half] = budgets(16);
+  EXPECT_EQ(few, (std::vector<double>{0.125, 0.1875, 0.25, 0.3125, 0.375, 0.5, 0.75, 1, 1, 1}));
+  EXPECT_EQ(few_teacher, 1);
+  EXPECT_NEAR(static_cast<double>(few_parameters), 364.3e6, 0.05e6);
+  const auto [many, many_teacher, many_parameters, many_half] = budgets(64);
+  EXPECT_EQ(many,
+            (std::vector<double>{1 / 32.0, 3 / 64.0, 1 / 16.0, 5 / 64.0, 3 / 32.0, 0.125, 0.1875, 0.25, 0.375, 0.5}));
+  EXPECT_EQ(many_teacher, 0.5);
+  EXPECT_NEAR(static_cast<double>(many_parameters), 384.0e6, 0.05e6);
+  EXPECT_EQ(many_half, 45) << "channels of the teacher";
+  EXPECT_THROW(
+      recipe_config(load_recipe("370m", {"model.spectral_channels=24", "model.fixed_mixer_width=true"}), 50257, 0),
+      Error);
 }
 
 TEST(Recipe, ConfigFollowsTheRecipe) {

@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include "essh/store/model_folder.h"
 #include "tests/train/reference_trainer.h"
 #include "tests/train/trainer_fixture.h"
 
@@ -18,7 +19,7 @@ void expect_close(const Curve& found, const Curve& exact, const char* arm, doubl
 
 TEST_F(TrainerTest, TwentyStepsFollowTheReferenceInDouble) {
   for (const char* arm : {"elastic.kl=0.5", "elastic.kl=0", "elastic.label=1.5", "elastic.mixer_scale=0.25",
-                          "optimizer.clip=0.1", "optimizer.schedule=wsd"}) {
+                          "elastic.mixer_scale=0", "optimizer.clip=0.1", "optimizer.schedule=wsd"}) {
     Setup setup(recipe({"elastic.ordering_period=0", arm}), 2);
     const auto trainer = setup.trainer();
     ReferenceTrainer reference(make_pretraining(setup.recipe, setup.config)->settings, setup.recipe, setup.config,
@@ -35,25 +36,57 @@ TEST_F(TrainerTest, TwentyStepsFollowTheReferenceInDouble) {
   }
 }
 
-TEST_F(TrainerTest, RefinementFollowsTheReferenceInDouble) {
-  Setup setup(recipe({"refine.steps=10", "refine.rate=2e-3"}), 2);
-  Trainer<float> trainer(make_refinement(setup.recipe, setup.config), setup.recipe, setup.config, setup.data,
-                         setup.stream, *setup.alone);
-  Parameters<float> start(setup.config);
-  initialise(start, setup.config, setup.recipe.run.seed);
-  trainer.start(start);
-  ReferenceTrainer reference(make_refinement(setup.recipe, setup.config)->settings, setup.recipe, setup.config,
-                             setup.data);
+// Post-hoc elastification: a frozen parent, other weights than those trained, teaches every mask, the full one too.
+TEST_F(TrainerTest, AParentTeachesEveryCapacityAsInTheReference) {
+  const auto plain =
+      recipe({"elastic.parameter_targets=[1, 0.7, 0.6]", "elastic.full_share=0", "elastic.warmup_tokens=0",
+              "elastic.ordering_period=0", "elastic.kl=1", "elastic.ffn_scale=1",
+              "elastic.teacher=" + (folder / "parent").string(), "optimizer.schedule=constant"});
+  Setup setup(plain, 2);
+  Parameters<float> parent(setup.config);
+  initialise(parent, setup.config, 99);
+  for (auto& value : std::span(parent.data(), static_cast<std::size_t>(parent.layout().size()))) value *= 3;
+  save_model(folder / "parent", setup.config, parent, full_capacity(setup.config), {});
+  const auto trainer = setup.trainer();
+  ReferenceTrainer reference(make_pretraining(setup.recipe, setup.config)->settings, setup.recipe, setup.config,
+                             setup.data, &parent);
   Curve single, exact;
-  for (int i = 0; i < 10; ++i) {
-    single.reports.push_back(trainer.step());
-    ASSERT_EQ(single.reports.back().micro_batches.size(), 1u) << "one capacity a step";
-    exact.reports.push_back(reference.refinement_step(single.reports.back().micro_batches.begin()->first));
+  std::map<double, Index> drawn;
+  for (int i = 0; i < 12; ++i) {
+    single.reports.push_back(trainer->step());
+    exact.reports.push_back(reference.pretraining_step());
+    for (const auto& [budget, count] : single.reports.back().micro_batches) drawn[budget] += count;
   }
-  single.losses = trainer.validate();
+  single.losses = trainer->validate();
   exact.losses = reference.validate();
-  EXPECT_LT(exact.reports.back().full_loss, exact.reports.front().full_loss - 0.2) << "it learns";
-  expect_close(single, exact, "refinement", kTotalVariation);
+  EXPECT_EQ(drawn.size(), 3u) << "the full mask and two others";
+  EXPECT_GT(drawn[1.0], 8) << "masks are drawn uniformly";
+  expect_close(single, exact, "posthoc");
+}
+
+TEST_F(TrainerTest, RefinementFollowsTheReferenceInDouble) {
+  for (const double teacher : {1.0, 0.5}) {
+    Setup setup(recipe({"refine.steps=10", "refine.rate=2e-3", fmt::format("refine.teacher_budget={}", teacher),
+                        "refine.budgets=[0.0625, 0.125, 0.25]"}),
+                2);
+    Trainer<float> trainer(make_refinement(setup.recipe, setup.config), setup.recipe, setup.config, setup.data,
+                           setup.stream, *setup.alone);
+    Parameters<float> start(setup.config);
+    initialise(start, setup.config, setup.recipe.run.seed);
+    trainer.start(start);
+    ReferenceTrainer reference(make_refinement(setup.recipe, setup.config)->settings, setup.recipe, setup.config,
+                               setup.data);
+    Curve single, exact;
+    for (int i = 0; i < 10; ++i) {
+      single.reports.push_back(trainer.step());
+      ASSERT_EQ(single.reports.back().micro_batches.size(), 1u) << "one capacity a step";
+      exact.reports.push_back(reference.refinement_step(single.reports.back().micro_batches.begin()->first, teacher));
+    }
+    single.losses = trainer.validate();
+    exact.losses = reference.validate();
+    EXPECT_LT(exact.reports.back().full_loss, exact.reports.front().full_loss - 0.2) << "it learns";
+    expect_close(single, exact, "refinement", kTotalVariation);
+  }
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <optional>
 #include <vector>
 
 #include "essh/data/loader.h"
@@ -19,7 +20,7 @@ namespace essh {
 class ReferenceTrainer {
  public:
   ReferenceTrainer(const Stage::Settings& stage, const Recipe& recipe, const ModelConfig& config,
-                   const TrainingData& data)
+                   const TrainingData& data, const Parameters<float>* parent = nullptr)
       : stage_(stage),
         recipe_(recipe),
         config_(config),
@@ -34,6 +35,7 @@ class ReferenceTrainer {
     Parameters<float> start(config);
     initialise(start, config, recipe.run.seed);
     std::copy_n(start.data(), start.layout().size(), weights_.data());
+    if (parent) std::copy_n(parent->data(), parent->layout().size(), parent_.emplace(config).data());
   }
 
   StepReport pretraining_step() {
@@ -42,10 +44,17 @@ class ReferenceTrainer {
     const double tokens_seen = static_cast<double>(step_) / scale_;
     for (const double budget : sampler_.draw(step_, tokens_seen, recipe_.run.batch / recipe_.run.micro_batch)) {
       const auto batch = next_batch();
-      if (budget == 1) {
+      if (parent_) {
+        const auto teacher = log_probabilities(batch, full_capacity(config_), parent_->weights());
+        if (budget == 1)
+          learn(batch, full_capacity(config_), {.label = e.label, .kl = e.kl}, teacher);
+        else
+          learn(batch, capacity_at(config_, budget),
+                {.label = e.label, .kl = e.kl, .ffn_gradient = e.ffn_scale, .mixer_gradient = e.mixer_scale}, teacher);
+      } else if (budget == 1) {
         learn(batch, full_capacity(config_), {});
       } else {
-        const auto teacher = log_probabilities(batch, full_capacity(config_));
+        const auto teacher = log_probabilities(batch, full_capacity(config_), weights_.weights());
         learn(batch, capacity_at(config_, budget),
               {.label = e.label, .kl = e.kl, .ffn_gradient = e.ffn_scale, .mixer_gradient = e.mixer_scale}, teacher);
       }
@@ -54,13 +63,14 @@ class ReferenceTrainer {
     return end_step();
   }
 
-  // Every micro-batch at full capacity and at one other.
-  StepReport refinement_step(double budget) {
+  // Every micro-batch at a capacity that teaches, the full one as a rule, and at one other.
+  StepReport refinement_step(double budget, double teacher_budget = 1) {
+    const auto upper = teacher_budget == 1 ? full_capacity(config_) : capacity_at(config_, teacher_budget);
     begin_step(recipe_.refine.batch);
     for (Index i = 0; i < recipe_.refine.batch / recipe_.run.micro_batch; ++i) {
       const auto batch = next_batch();
-      const auto teacher = log_probabilities(batch, full_capacity(config_));
-      learn(batch, full_capacity(config_), {});
+      const auto teacher = log_probabilities(batch, upper, weights_.weights());
+      learn(batch, upper, {});
       learn(batch, capacity_at(config_, budget), {.tv = recipe_.refine.tv, .ffn_gradient = recipe_.elastic.ffn_scale},
             teacher);
       arena_.release();
@@ -75,7 +85,7 @@ class ReferenceTrainer {
     const auto batch = read_batch(*held_out, 0, windows);
     std::map<std::string, double> losses;
     for (const auto& tier : tiers_of(config_)) {
-      const auto log_p = log_probabilities(batch, tier.capacity);
+      const auto log_p = log_probabilities(batch, tier.capacity, weights_.weights());
       double sum = 0;
       for (Index r = 0; r < log_p.rows; ++r) sum -= log_p(r, batch.targets[static_cast<std::size_t>(r)]);
       losses[tier.name] = sum / static_cast<double>(log_p.rows);
@@ -102,7 +112,8 @@ class ReferenceTrainer {
     const auto& o = recipe_.optimizer;
     report_.full_loss /= std::max<double>(1, static_cast<double>(report_.full_tokens));
     report_.reduced_loss /= std::max<double>(1, static_cast<double>(report_.reduced_tokens));
-    report_.divergence /= std::max<double>(1, static_cast<double>(report_.reduced_tokens));
+    report_.divergence /=
+        std::max<double>(1, static_cast<double>(report_.reduced_tokens + (parent_ ? report_.full_tokens : 0)));
     double squares = 0;
     for (Index i = 0; i < gradient_.layout().size(); ++i) squares += gradient_.data()[i] * gradient_.data()[i];
     report_.norm = std::sqrt(squares);
@@ -141,12 +152,11 @@ class ReferenceTrainer {
     }
   }
 
-  Matrix<double> log_probabilities(const Batch& batch, Capacity capacity) {
+  Matrix<double> log_probabilities(const Batch& batch, Capacity capacity, const Weights& weights) {
     const auto pass = pass_over(batch, capacity);
-    const auto hidden =
-        model_.forward(pass, weights_.weights(), {batch.inputs.data(), std::ssize(batch.inputs)}, nullptr);
+    const auto hidden = model_.forward(pass, weights, {batch.inputs.data(), std::ssize(batch.inputs)}, nullptr);
     const auto logits = arena_.matrix<double>(hidden.rows, config_.vocab_size);
-    model_.head(pass, weights_.weights(), hidden, logits);
+    model_.head(pass, weights, hidden, logits);
     normalise(logits);
     return logits;
   }
@@ -154,9 +164,7 @@ class ReferenceTrainer {
   // Adds the gradient of label * CE + kl * KL(teacher || p) + tv * TV(teacher, p) over the tokens of a micro-batch. The
   // teacher, log t, is a constant.
   void learn(const Batch& batch, Capacity capacity, const ObjectiveWeights& counts, Matrix<const double> teacher = {}) {
-    auto pass = pass_over(batch, capacity);
-    pass.ffn_gradient_scale = counts.ffn_gradient;
-    pass.mixer_gradient_scale = counts.mixer_gradient;
+    const auto pass = pass_over(batch, capacity);
     const Vector<const std::int32_t> inputs{batch.inputs.data(), std::ssize(batch.inputs)};
     Model<double>::Tape tape;
     const auto hidden = model_.forward(pass, weights_.weights(), inputs, &tape);
@@ -164,7 +172,8 @@ class ReferenceTrainer {
                d_hidden = arena_.matrix<double>(hidden.rows, hidden.cols);
     model_.head(pass, weights_.weights(), hidden, logits);
     normalise(logits);
-    const bool full = capacity == full_capacity(config_);
+    // In refinement the pass without a teacher counts as the full one, whatever its capacity.
+    const bool full = teacher.empty() || capacity == full_capacity(config_);
     for (Index r = 0; r < logits.rows; ++r) {
       const Index target = batch.targets[static_cast<std::size_t>(r)];
       (full ? report_.full_loss : report_.reduced_loss) -= logits(r, target);
@@ -185,9 +194,22 @@ class ReferenceTrainer {
         logits(r, c) = scale_ * (counts.label * d_label + counts.kl * d_kl + counts.tv * d_tv);
       }
     }
-    const Gradients<double> gradients{&gradient_.layout(), gradient_.data()};
+    Parameters<double> own(config_);
+    const Gradients<double> gradients{&own.layout(), own.data()};
     model_.head_backward(pass, weights_.weights(), gradients, hidden, logits, d_hidden);
     model_.backward(pass, weights_.weights(), gradients, inputs, tape, d_hidden);
+    for (std::size_t tensor = 0; tensor < own.layout().tensors().size(); ++tensor) {
+      const auto from = own.tensor(tensor), to = gradient_.tensor(tensor);
+      const double scale = gradient_scale(own.layout().tensors()[tensor].name, counts);
+      for (std::size_t i = 0; i < from.size(); ++i) to[i] += scale * from[i];
+    }
+  }
+
+  // alpha_ff on every parameter of a feed-forward, alpha_mix on every parameter of a spectral mixer, tables, biases and
+  // blends included. Attention, embedding and norms count in full.
+  static double gradient_scale(const std::string& name, const ObjectiveWeights& counts) {
+    if (name.find(".mlp.") != std::string::npos) return counts.ffn_gradient;
+    return name.find(".mixer.") != std::string::npos ? counts.mixer_gradient : 1;
   }
 
   Stage::Settings stage_;
@@ -196,6 +218,7 @@ class ReferenceTrainer {
   const TrainingData& data_;
   Model<double> model_;
   Parameters<double> weights_, gradient_, first_, second_;
+  std::optional<Parameters<double>> parent_;
   CapacitySampler sampler_;
   std::unique_ptr<Sequences> sequences_;
   Stream stream_ = cpu_stream(1);

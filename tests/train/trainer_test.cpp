@@ -34,6 +34,91 @@ TEST_F(TrainerTest, StoppingAndResumingChangesNoBit) {
   }
 }
 
+// Calibration orders the units of a dense parent by squared activation times squared norm of the down column, over
+// tokens of its own, and leaves the full model what it was.
+TEST_F(TrainerTest, CalibrationOrdersTheUnitsOfADenseParent) {
+  Setup dense(recipe({"elastic.sampling=dense", "optimizer.rate=4e-3"}), 2);
+  const auto parent = dense.trainer();
+  while (!parent->finished()) parent->step();
+  const auto before = parent->parameters();
+
+  Setup setup(recipe({"elastic.calibration_tokens=2000"}), 2);
+  const auto trainer = setup.trainer();
+  trainer->start(before);
+  const auto losses_before = trainer->validate();
+  trainer->calibrate();
+  const auto losses_after = trainer->validate();
+  const auto after = trainer->parameters();
+  EXPECT_NEAR(losses_after.at("T10"), losses_before.at("T10"), 2e-6 * losses_before.at("T10"));
+  EXPECT_LT(losses_after.at("T4"), losses_before.at("T4")) << "a prefix now keeps what counts";
+  EXPECT_EQ(trainer->step_count(), 0);
+  EXPECT_EQ(trainer->position(), 0) << "training begins with its first sample";
+
+  // Importance from the calibration tokens themselves, in double.
+  const Model<double> model(setup.config);
+  Parameters<double> wide(setup.config);
+  std::copy_n(after.data(), after.layout().size(), wide.data());
+  const auto sequences = setup.data.training(setup.recipe.run.seed ^ 0xca11b8a7eULL);
+  const Index units = setup.config.intermediate_size;
+  std::vector<double> squares(static_cast<std::size_t>(2 * units));
+  for (Index first = 0; first * 40 < 2000; first += 2) {
+    const auto batch = read_batch(*sequences, first, 2);
+    auto stream = cpu_stream(1);
+    Arena arena(Device::Cpu);
+    Pass pass{stream, arena, full_capacity(setup.config), batch.rows, batch.length};
+    pass.ffn_squares = {squares.data(), 2, units, units};
+    model.forward(pass, wide.weights(), {batch.inputs.data(), std::ssize(batch.inputs)}, nullptr);
+  }
+  for (Index layer = 0; layer < 2; ++layer) {
+    const auto down = after.tensor(after.layout().find(layer, "mlp.down_proj.weight"));
+    std::vector<double> importance;
+    for (Index unit = 0; unit < units; ++unit) {
+      double norm = 0;
+      for (Index row = 0; row < setup.config.hidden_size; ++row) {
+        const double value = down[static_cast<std::size_t>(row * units + unit)];
+        norm += value * value;
+      }
+      importance.push_back(norm * squares[static_cast<std::size_t>(layer * units + unit)]);
+    }
+    for (std::size_t unit = 1; unit < importance.size(); ++unit)
+      EXPECT_LE(importance[unit], importance[unit - 1] * (1 + 1e-4)) << layer << " " << unit;
+    EXPECT_GT(importance.front(), 2 * importance.back());
+  }
+
+  // A unit moves whole: its row of gate finds its row of up and its column of down.
+  const auto& layout = before.layout();
+  const auto gate = layout.find(0, "mlp.gate_proj.weight"), up = layout.find(0, "mlp.up_proj.weight"),
+             down = layout.find(0, "mlp.down_proj.weight");
+  const auto row = [&](const Parameters<float>& p, std::size_t tensor, Index unit) {
+    const Index width = setup.config.hidden_size;
+    std::vector<float> values;
+    for (Index i = 0; i < width; ++i)
+      values.push_back(
+          p.tensor(tensor)[static_cast<std::size_t>(tensor == down ? i * units + unit : unit * width + i)]);
+    return values;
+  };
+  Index moved = 0;
+  for (Index unit = 0; unit < units; ++unit) {
+    Index from = 0;
+    while (from < units && row(before, gate, from) != row(after, gate, unit)) ++from;
+    ASSERT_LT(from, units) << "every unit comes from somewhere";
+    moved += from != unit;
+    EXPECT_EQ(row(before, up, from), row(after, up, unit));
+    EXPECT_EQ(row(before, down, from), row(after, down, unit));
+  }
+  EXPECT_GT(moved, units / 2);
+}
+
+TEST_F(TrainerTest, CalibrationNeedsAParent) {
+  auto stream = cpu_stream(1);
+  try {
+    run_training(recipe({"elastic.calibration_tokens=2000"}), folder / "run", stream);
+    FAIL() << "random units were ranked";
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("set model.start"), std::string::npos) << error.what();
+  }
+}
+
 TEST_F(TrainerTest, AGeneratedTaskIsLearntAndResumesBitByBit) {
   const std::vector<std::string> settings = {"data.path=''",      "data.task=mqar",      "data.context=24",
                                              "data.pairs=2",      "data.symbols=16",     "run.batch=16",

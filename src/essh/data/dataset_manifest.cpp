@@ -25,6 +25,7 @@ void fields(Visitor& visit, DatasetPlan& plan) {
   visit("eos_id", plan.eos_id, {.min = 0, .required = true});
   visit("field", plan.field, {.required = true});
   visit("valid_fraction", plan.valid_fraction, {.min = 0, .max = 1, .required = true});
+  visit("holdout", plan.holdout, {});
   visit("shard_tokens", plan.shard_tokens, {.min = 1, .max = static_cast<double>(kMostTokens), .required = true});
   visit("part", plan.part, {.min = 1, .max = 99999, .required = true});
   visit("parts", plan.parts, {.min = 1, .max = 99999, .required = true});
@@ -169,6 +170,9 @@ std::string difference(const DatasetPlan& before, const DatasetPlan& now) {
   if (before.tokens != now.tokens || before.eos_id != now.eos_id) return "the tokenizer differs";
   if (before.field != now.field) return fmt::format("the field was \"{}\"", before.field);
   if (before.valid_fraction != now.valid_fraction) return fmt::format("valid_fraction was {}", before.valid_fraction);
+  if (before.holdout != now.holdout)
+    return before.holdout.empty() ? "no record was held out"
+                                  : fmt::format("the records held out were {}", fmt::join(before.holdout, ", "));
   if (before.shard_tokens != now.shard_tokens) return fmt::format("shard_tokens was {}", before.shard_tokens);
   if (before.part != now.part || before.parts != now.parts)
     return fmt::format("the part was {}/{}", before.part, before.parts);

@@ -25,6 +25,7 @@ struct DatasetPlan {
   std::int32_t eos_id = 0;
   std::string field;
   double valid_fraction = 0;
+  std::vector<std::string> holdout = {};
   std::int64_t shard_tokens = 0;
   int part = 1;
   int parts = 1;

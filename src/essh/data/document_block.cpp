@@ -63,6 +63,7 @@ void Block::clear() {
   text.clear();
   pieces.clear();
   undecoded.clear();
+  records.clear();
   bad_lines.clear();
   first_line = bad_count = consumed = 0;
   resumable = false;
@@ -107,7 +108,7 @@ bool DocumentBuilder::abandon(Block& block) {
 }
 
 void DocumentBuilder::emit(std::size_t size, bool last, Block& block) {
-  block.pieces.push_back({block.text.size(), size, !started_, last});
+  block.pieces.push_back({block.text.size(), size, !started_, last, held_out_});
   block.text.append(pending_, 0, size);
   pending_.erase(0, size);
   started_ = true;

@@ -25,8 +25,9 @@ struct BadLine {
 struct Piece {
   std::size_t begin;  // in Block::text
   std::size_t size;
-  bool first;  // the document begins here
-  bool last;   // the document ends here
+  bool first;             // the document begins here
+  bool last;              // the document ends here
+  bool held_out = false;  // of a record that is held out of training
 };
 
 // Where reading a source can go on: between two documents.
@@ -45,7 +46,8 @@ struct Block {
   std::string undecoded;
   std::uint64_t first_line = 0;
 
-  std::vector<BadLine> bad_lines;  // the first kListedFaults
+  std::vector<std::string> records;  // names of the records that begin here, where a reader was asked to hold some out
+  std::vector<BadLine> bad_lines;    // the first kListedFaults
   std::uint64_t bad_count = 0;
   bool resumable = false;  // the block ends between two documents, at `end`
   SourcePosition end;
@@ -77,6 +79,8 @@ class DocumentBuilder {
   void finish(Block& block);
   // Forgets the document unless a piece of it was handed on, which then ends the document. True when forgotten.
   bool abandon(Block& block);
+  // Marks the pieces of the documents that begin from here on.
+  void set_held_out(bool held_out) { held_out_ = held_out; }
   // Whether bytes of an unfinished document are held.
   bool inside() const { return started_ || !pending_.empty(); }
 
@@ -85,6 +89,7 @@ class DocumentBuilder {
 
   std::string pending_;
   bool started_ = false;
+  bool held_out_ = false;
 };
 
 }  // namespace essh

@@ -46,14 +46,15 @@ CorpusFormat parse_format(std::string_view name) {
 }
 
 std::unique_ptr<DocumentReader> open_document_reader(const std::filesystem::path& path, CorpusFormat format,
-                                                     const std::string& field, SourcePosition start) {
+                                                     const std::string& field, SourcePosition start,
+                                                     const std::vector<std::string>& holdout) {
   switch (format) {
     case CorpusFormat::Text:
       return std::make_unique<TextReader>(path, start);
     case CorpusFormat::Jsonl:
       return std::make_unique<JsonlReader>(path, field, start);
     case CorpusFormat::Fasta:
-      return std::make_unique<FastaReader>(path, start);
+      return std::make_unique<FastaReader>(path, holdout, start);
     case CorpusFormat::Parquet:
       if (!std::filesystem::is_regular_file(path))
         fail(ErrorKind::Unsupported, "{}: Parquet is read from regular files only; copy it into one", path.string());

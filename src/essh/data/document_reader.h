@@ -29,9 +29,11 @@ class DocumentReader {
   virtual bool read(Block& block) = 0;
 };
 
-// Reads from `start` on, a position that a resumable block of the same source ended at.
+// Reads from `start` on, a position that a resumable block of the same source ended at. The pieces of FASTA records
+// named in `holdout` are marked.
 std::unique_ptr<DocumentReader> open_document_reader(const std::filesystem::path& path, CorpusFormat format,
-                                                     const std::string& field, SourcePosition start = {});
+                                                     const std::string& field, SourcePosition start = {},
+                                                     const std::vector<std::string>& holdout = {});
 
 // Turns undecoded lines into pieces. Pure, so blocks may be decoded on any thread.
 void decode_block(Block& block, const std::string& field);

@@ -1,5 +1,6 @@
 #include "essh/data/line_based_readers.h"
 
+#include <algorithm>
 #include <cstring>
 
 namespace essh {
@@ -57,6 +58,11 @@ bool FastaReader::take(const Line& line, std::uint64_t number, Block& block) {
     in_record_ = false;
     if (block.size() >= kBlockBytes) return false;
     in_record_ = true;
+    if (!holdout_.empty()) {
+      const auto title = without_line_end(line.bytes).substr(1);
+      const auto& name = block.records.emplace_back(title.substr(0, title.find_first_of(" \t")));
+      builder_.set_held_out(std::ranges::find(holdout_, name) != holdout_.end());
+    }
   }
   if (mark == '>' || mark == ';' || passing_) {
     passing_ = !line.last;

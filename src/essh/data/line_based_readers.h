@@ -43,14 +43,17 @@ class TextReader final : public LineBasedReader {
   bool take(const Line& line, std::uint64_t number, Block& block) override;
 };
 
+// The name of a record is the first word of its title.
 class FastaReader final : public LineBasedReader {
  public:
-  using LineBasedReader::LineBasedReader;
+  FastaReader(const std::filesystem::path& path, const std::vector<std::string>& holdout, SourcePosition start)
+      : LineBasedReader(path, start), holdout_(holdout) {}
 
  private:
   bool take(const Line& line, std::uint64_t number, Block& block) override;
   bool between_documents() const override { return !in_record_; }
 
+  std::vector<std::string> holdout_;
   bool in_record_ = false;
   bool passing_ = false;  // inside a title or comment line that came in parts
   bool faulty_ = false;   // the fault of sequence without a title was reported

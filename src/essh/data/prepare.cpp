@@ -9,6 +9,7 @@
 #include "essh/base/log.h"
 #include "essh/base/progress.h"
 #include "essh/base/units.h"
+#include "essh/base/utf8.h"
 #include "essh/data/ordered_pipeline.h"
 #include "essh/data/prepare_journal.h"
 #include "essh/data/shard_writer.h"
@@ -19,7 +20,7 @@ namespace essh {
 namespace fs = std::filesystem;
 namespace {
 
-constexpr std::size_t kListedBadLines = 20;
+constexpr std::size_t kListedBadLines = 20, kListedRecords = 8;
 
 enum class Split { OfDocument, Train, Valid };
 
@@ -60,6 +61,7 @@ DatasetPlan make_plan(const PrepareOptions& options, const TextEncoder& encoder)
           .eos_id = encoder.eos_id,
           .field = options.field,
           .valid_fraction = options.valid_fraction,
+          .holdout = options.holdout,
           .shard_tokens = options.shard_tokens,
           .part = options.part,
           .parts = options.parts,
@@ -84,14 +86,15 @@ struct PartSources {
 // Reads the sources one after the other into blocks.
 class SourceReader {
  public:
-  SourceReader(const std::vector<SourceFile>& files, const std::string& field, std::size_t source,
+  SourceReader(const std::vector<SourceFile>& files, const DatasetPlan& plan, std::size_t source,
                SourcePosition position)
-      : files_(files), field_(field), source_(source), position_(position) {}
+      : files_(files), plan_(plan), source_(source), position_(position) {}
 
   bool read(Work& work) {
     while (source_ < files_.size()) {
       const auto& file = files_[source_];
-      if (!reader_) reader_ = open_document_reader(file.path, parse_format(file.format), field_, position_);
+      if (!reader_)
+        reader_ = open_document_reader(file.path, parse_format(file.format), plan_.field, position_, plan_.holdout);
       work.source = source_;
       work.block.clear();
       if (reader_->read(work.block)) return true;
@@ -112,7 +115,7 @@ class SourceReader {
   }
 
   const std::vector<SourceFile>& files_;
-  const std::string& field_;
+  const DatasetPlan& plan_;
   std::size_t source_;
   SourcePosition position_;
   std::unique_ptr<DocumentReader> reader_;
@@ -153,7 +156,7 @@ class Preparation {
     Progress progress("prepare", total_bytes_, "MB", 1e6);
     progress_ = &progress;
     progress.update(starts_[state_.source] + static_cast<double>(state_.consumed));
-    SourceReader reader(sources_.files, plan_.field, state_.source, state_.position);
+    SourceReader reader(sources_.files, plan_, state_.source, state_.position);
     const int workers = std::max(options_.threads, 1);
     OrderedPipeline<Work> pipeline(workers, static_cast<std::size_t>(workers + workers / 2 + 2));
     pipeline.run([&](Work& work) { return reader.read(work); }, [&](Work& work) { encode(work); },
@@ -190,7 +193,7 @@ class Preparation {
         work.pieces.push_back({side.size(), first, ends, split, hash, work.tokens.size()});
       };
       if (!shared(piece)) {
-        add(text, piece.first, piece.last, Split::OfDocument);
+        add(text, piece.first, piece.last, piece.held_out ? Split::Valid : Split::OfDocument);
         continue;
       }
       const auto cut = cut_for_validation(text, plan_.valid_fraction);
@@ -201,7 +204,7 @@ class Preparation {
 
   // Whether both splits get text of this piece's document. Every piece of a document answers alike.
   bool shared(const Piece& piece) const {
-    if (plan_.valid_fraction == 0) return false;
+    if (plan_.valid_fraction == 0 || piece.held_out) return false;
     const bool whole = piece.first && piece.last;
     return !whole || plan_.valid_fraction * static_cast<double>(piece.size) >= static_cast<double>(kLeastShareBytes);
   }
@@ -226,6 +229,10 @@ class Preparation {
         tokens_ += static_cast<std::int64_t>(piece.tokens_end - begin);
       }
       begin = piece.tokens_end;
+    }
+    for (auto& name : work.block.records) {
+      if (std::ranges::find(plan_.holdout, name) != plan_.holdout.end()) state_.held_out.push_back(name);
+      if (state_.first_records.size() < kListedRecords) state_.first_records.push_back(std::move(name));
     }
     report_faults(work);
     const double done = starts_[work.source] + static_cast<double>(work.block.consumed);
@@ -261,6 +268,18 @@ class Preparation {
     return manifest;
   }
 
+  // A part that reads only some of the files cannot tell.
+  void check_holdout() {
+    if (plan_.parts > 1 && !sources_.share_documents) return;
+    for (const auto& name : plan_.holdout) {
+      if (std::ranges::find(state_.held_out, name) != state_.held_out.end()) continue;
+      journal_.remove();
+      fail(ErrorKind::Usage, "holdout {}: no FASTA record has that name; {}", in_quotes(name),
+           state_.first_records.empty() ? "the sources have no FASTA records"
+                                        : fmt::format("the first are {}", fmt::join(state_.first_records, ", ")));
+    }
+  }
+
   // A part of several may be empty: the others have the text.
   void check_splits(const DatasetManifest& manifest) {
     if (plan_.parts > 1) return;
@@ -277,6 +296,7 @@ class Preparation {
   }
 
   DatasetManifest finish() {
+    check_holdout();
     DatasetManifest manifest{.plan = plan_,
                              .train = summary(state_.train, *train_),
                              .valid = summary(state_.valid, *valid_),

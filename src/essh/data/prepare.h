@@ -26,6 +26,8 @@ struct PrepareOptions {
   std::optional<CorpusFormat> format;
   std::string field = "text";
   double valid_fraction = 0.01;
+  // Names of FASTA records that go, whole, to the validation split. A name that no record has is an error.
+  std::vector<std::string> holdout = {};
   std::int64_t shard_tokens = 100'000'000;
   int part = 1;  // of 1..parts
   int parts = 1;
@@ -48,7 +50,8 @@ struct PrepareReport {
 // Each document is followed by the end-of-text token and goes, whole, to the validation split when the XXH64 of its
 // first piece (see cut_document) falls below valid_fraction of all values, else to the training split. A long document
 // (more than one piece, or a share of kLeastShareBytes or more) is split instead: of each piece, the last
-// valid_fraction goes to validation, and both sides end with the end-of-text token. No text at all is an error. Of
+// valid_fraction goes to validation, and both sides end with the end-of-text token. A record named in `holdout` goes
+// whole to validation whatever valid_fraction says. No text at all is an error. Of
 // `parts` parts, one takes every parts-th source when there are at least 8 sources per part, else the documents whose
 // hash modulo `parts` it is. Run again after an interruption, it goes on where it was; sources or options that changed
 // meanwhile are an error. With standard input or a pipe among the sources it starts again from the beginning.

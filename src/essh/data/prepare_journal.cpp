@@ -29,6 +29,8 @@ void fields(Visitor& visit, PrepareState& state) {
   visit("valid", state.valid, {.required = true});
   visit("bad_lines", state.bad_lines, {.min = 0, .required = true});
   visit("first_bad_lines", state.first_bad_lines, {.required = true});
+  visit("first_records", state.first_records, {});
+  visit("held_out", state.held_out, {});
 }
 
 namespace {

@@ -27,6 +27,7 @@ struct PrepareState {
   Split valid;
   std::int64_t bad_lines = 0;
   std::vector<std::string> first_bad_lines;
+  std::vector<std::string> first_records, held_out;  // names met, where some are held out
 };
 
 // The files beside the shards that let a killed preparation go on: what was planned, and how far it came. They go when

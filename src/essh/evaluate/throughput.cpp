@@ -4,13 +4,14 @@
 #include <chrono>
 #include <cmath>
 #include <numeric>
+#include <set>
 
 #include "essh/base/rng.h"
 #include "essh/kernels/clear.h"
 #include "essh/model/initialise.h"
 #include "essh/train/master_weights.h"
 #include "essh/train/objective.h"
-#include "essh/train/optimizer.h"
+#include "essh/train/stage.h"
 
 namespace essh {
 namespace {
@@ -49,38 +50,43 @@ TrainingRates train(const ModelConfig& config, Stream& stream, const TrainingBen
   Optimizer& optimizer = *made;
   Objective<T> objective(model, stream, bench.loss_rows);
   const auto full = full_capacity(config);
-  const auto tiers = tiers_of(config);
+  Recipe pretraining{.model = {}, .data = {}, .optimizer = recipe, .elastic = bench.elastic, .run = {}, .refine = {}};
+  pretraining.run.seed = bench.seed;
+  const auto stage = make_pretraining(pretraining, config);
   const double scale = 1.0 / static_cast<double>(bench.micro_batch * bench.context * bench.accumulation);
   const Gradients<T> gradients{&layout, gradient.data()};
   const auto unit_squares = dense(squares.data(), config.num_hidden_layers, config.intermediate_size);
 
-  std::size_t next_tier = 0;
-  const auto micro_batch = [&](Index i) {
+  const auto micro_batch = [&](Index i, const MicroBatchPlan& plan) {
     const auto rows = random_rows(bench.micro_batch, bench.context, config.vocab_size, static_cast<std::uint64_t>(i));
-    if (bench.mixed && i % 4 == 3) {
-      Teacher<T> teacher{.model = &model, .weights = &weights.weights()};
-      teacher.hidden = objective.observe(model, weights.weights(), rows, full);
-      objective.learn(weights.weights(), gradients, rows, tiers[next_tier++ % tiers.size()].capacity,
-                      {.kl = 0.5, .scale = scale, .ffn_gradient = 0.5}, &teacher,
-                      {.totals = totals.view(kLossTotals, kLossTotals)});
-    } else {
+    if (plan.full)
       objective.learn(weights.weights(), gradients, rows, full, {.scale = scale}, nullptr,
                       {.totals = totals.view(0, kLossTotals), .squares = unit_squares});
+    if (plan.reduced) {
+      Teacher<T> teacher{.model = &model, .weights = &weights.weights()};
+      if (plan.taught()) teacher.hidden = objective.observe(model, weights.weights(), rows, full);
+      auto counts = *plan.reduced;
+      counts.scale = scale;
+      objective.learn(weights.weights(), gradients, rows, capacity_at(config, plan.budget), counts,
+                      plan.taught() ? &teacher : nullptr, {.totals = totals.view(kLossTotals, kLossTotals)});
     }
     objective.release();
   };
+  const auto budgets_of = [&](int step) { return stage->budgets(step, INFINITY, bench.accumulation); };
   TrainingRates result;
-  // Every capacity has been met before times count.
-  const Index reduced = bench.accumulation / 4;
-  const int warmup =
-      bench.mixed ? static_cast<int>((static_cast<Index>(tiers.size()) + reduced - 1) / std::max<Index>(1, reduced))
-                  : bench.warmup;
-  for (int step = 0; step < warmup + bench.steps; ++step) {
+  // Every capacity has been met before times count: its products are tuned then.
+  std::set<double> met;
+  for (int step = 0; step < bench.warmup + bench.steps; ++step) {
+    for (const double budget : budgets_of(step)) met.insert(budget);
+  }
+  for (const double budget : met) micro_batch(0, stage->plan(budget));
+  for (int step = 0; step < bench.warmup + bench.steps; ++step) {
+    const auto budgets = budgets_of(step);
     stream.wait();
     const auto start = Clock::now();
     clear(stream, gradient.view());
     clear(stream, totals.view());
-    for (Index i = 0; i < bench.accumulation; ++i) micro_batch(i);
+    for (Index i = 0; i < bench.accumulation; ++i) micro_batch(i, stage->plan(budgets[static_cast<std::size_t>(i)]));
     optimizer.add_squares(gradient.view(), totals.data() + 2 * kLossTotals);
     std::vector<double> sums(static_cast<std::size_t>(totals.size()));
     download(stream, totals.view(), sums);
@@ -88,14 +94,22 @@ TrainingRates train(const ModelConfig& config, Stream& stream, const TrainingBen
                    clip_factor(std::sqrt(sums.back()), recipe.clip));
     stream.wait();
     const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
-    if (step >= warmup)
+    if (step >= bench.warmup) {
       result.rates.samples.push_back(static_cast<double>(bench.micro_batch * bench.context * bench.accumulation) /
                                      seconds);
+      for (const double budget : budgets) {
+        ++result.micro_batches[budget];
+        result.teacher_passes += stage->plan(budget).taught();
+      }
+    }
     result.loss = sums[0] / std::max(1.0, sums[2]);
   }
   if (bench.profile) {
     ProfiledScope profile(stream);
-    for (Index i = 0; i < (bench.mixed ? 4 : 1); ++i) micro_batch(i);
+    // One step of the mixture; of one capacity, a single micro-batch shows the same.
+    const auto budgets = budgets_of(0);
+    for (Index i = 0; i < (met.size() > 1 ? bench.accumulation : 1); ++i)
+      micro_batch(i, stage->plan(budgets[static_cast<std::size_t>(i)]));
     result.profile = profile.lines();
   }
   for (const auto& spec : layout.tensors()) {

@@ -1,4 +1,5 @@
 #pragma once
+#include <map>
 #include <string>
 #include <vector>
 
@@ -20,9 +21,9 @@ struct TrainingBench {
   Index loss_rows = 8192;
   // Optimizer steps; the first ones, which take memory and tune products, do not count.
   int warmup = 1, steps = 3;
-  // Every fourth micro-batch at one of the ten capacities with distillation, as in pretraining with f = 0.75; otherwise
-  // full capacity only.
-  bool mixed = false;
+  // Capacities and objective of the micro-batches, as the sampler draws them after the warm-up.
+  ElasticRecipe elastic = {.sampling = "dense"};
+  std::uint64_t seed = 1;
   // Also the GPU time by kernel of a few more micro-batches.
   bool profile = false;
 };
@@ -31,7 +32,9 @@ struct TrainingRates {
   Rates rates;
   double flops_per_token = 0;  // of the matrix products
   std::size_t state_bytes = 0, activation_bytes = 0;
-  double loss = 0;  // of the last step: that something was learnt
+  double loss = 0;                        // of the last step: that something was learnt
+  std::map<double, Index> micro_batches;  // of the timed steps, by budget
+  Index teacher_passes = 0;               // of the timed steps
   std::vector<ProfiledScope::Line> profile;
 };
 

@@ -87,7 +87,7 @@ class AttentionMixer : public Mixer<T> {
                                                    .d_k = d_k,
                                                    .d_v = d_v});
     for (const auto& rotated : {d_q, d_k}) rotate(pass, rotated, pass.length, {}, Rotation::Inverse);
-    linear.backward(pass, weights, gradients, u, d_qkv, 1, d_u);
+    linear.backward(pass, weights, gradients, u, d_qkv, {}, d_u);
     pass.arena.release(mark);
   }
 

@@ -18,4 +18,8 @@ struct Cost {
 
 Cost cost_of(const ModelConfig& config, Capacity capacity);
 
+// The budget of a family whose parameter count is nearest to `parameters`; 1 for more than the family has. The budget
+// lies inside the interval of those with the same sizes, so rounding cannot move it to others.
+double budget_for_parameters(const ModelConfig& config, double parameters);
+
 }  // namespace essh

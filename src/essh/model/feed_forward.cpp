@@ -42,7 +42,7 @@ void FeedForward<T>::backward(const Pass& pass, const Weights& weights, const Gr
                                        .transpose_a = Transpose::Yes,
                                        .alpha = scale,
                                        .beta = 1});
-  linear.backward(pass, weights, gradients, u, tape.gate_up, scale, d_u);
+  linear.backward(pass, weights, gradients, u, tape.gate_up, {.weights = scale}, d_u);
   pass.arena.release(mark);
 }
 

@@ -16,7 +16,8 @@ struct Pass {
   Capacity capacity;
   Index sequences = 1;
   Index length = 1;
-  // Factors on the weight gradients of feed-forwards and mixers (the paper's alpha_ff and alpha_mix).
+  // Factors on the gradients of every parameter of feed-forwards and of spectral mixers, tables, biases and blends
+  // included (the paper's alpha_ff and alpha_mix). Attention is not scaled.
   double ffn_gradient_scale = 1;
   double mixer_gradient_scale = 1;
   // When given, layers x units: feed-forwards add the squares of their hidden activations, summed over tokens.

@@ -78,17 +78,24 @@ class SpectralMixer : public Mixer<T> {
     *tape = std::move(kept);
   }
 
-  void backward(const Pass& pass, const Weights& weights, const Gradients<T>& gradients, Matrix<const T> u,
+  void backward(const Pass& pass, const Weights& weights, const Gradients<T>& all_gradients, Matrix<const T> u,
                 Matrix<const T> d_y, const MixerTape& tape, Matrix<T> d_u) const override {
     const auto& kept = static_cast<const SpectralTape<T>&>(tape);
     const auto linear = projections(pass.capacity);
     const Index channels = pass.capacity.channels, values = channels * width_, rows = channels * modes_,
                 tokens = pass.tokens();
-    const double scale = pass.mixer_gradient_scale, out_scale = 1 / std::sqrt(static_cast<double>(channels));
+    const double out_scale = 1 / std::sqrt(static_cast<double>(channels));
     const auto mark = pass.arena.mark();
+    // Every gradient is linear in d_z: scaling d_z scales all parameters alike, and d_u is divided again at the end.
+    // With a scale of zero the parameters' gradients go where nobody reads them.
+    const bool frozen = pass.mixer_gradient_scale == 0;
+    const double scale = frozen ? 1 : pass.mixer_gradient_scale;
+    auto gradients = all_gradients;
+    if (frozen) gradients.data = pass.arena.vector<W>(gradients.layout->size()).data;
 
     const auto d_z = pass.arena.matrix<T>(tokens, values);
-    launch(pass.stream, Gemm<T>{.a = d_y, .b = weights[out_].left(values).as<T>(), .c = d_z, .alpha = out_scale});
+    launch(pass.stream,
+           Gemm<T>{.a = d_y, .b = weights[out_].left(values).as<T>(), .c = d_z, .alpha = out_scale * scale});
     launch(pass.stream, Gemm<T, W>{.a = d_y,
                                    .b = kept.z,
                                    .c = gradients.matrix(out_).left(values),
@@ -136,7 +143,7 @@ class SpectralMixer : public Mixer<T> {
                                          .d_write_bias = gradients.vector(write_bias_).first(rows),
                                          .d_read_bias = gradients.vector(read_bias_).first(rows),
                                          .d_clock_bias = gradients.vector(clock_bias_).first(rows)});
-    linear.backward(pass, weights, gradients, u, d_projection, scale, d_u);
+    linear.backward(pass, weights, gradients, u, d_projection, {.input = 1 / scale}, d_u);
     pass.arena.release(mark);
   }
 

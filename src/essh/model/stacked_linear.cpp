@@ -56,11 +56,11 @@ void StackedLinear::forward(const Pass& pass, const Weights& weights, Matrix<con
 
 template <class T>
 void StackedLinear::backward(const Pass& pass, const Weights& weights, const Gradients<T>& gradients, Matrix<const T> u,
-                             Matrix<const std::type_identity_t<T>> d_y, double scale, Matrix<T> d_u) const {
+                             Matrix<const std::type_identity_t<T>> d_y, Scales scales, Matrix<T> d_u) const {
   const auto add_gradient = [&](Matrix<const T> d_part, Matrix<Wide<T>> gradient) {
-    launch(
-        pass.stream,
-        Gemm<T, Wide<T>>{.a = d_part, .b = u, .c = gradient, .transpose_a = Transpose::Yes, .alpha = scale, .beta = 1});
+    launch(pass.stream,
+           Gemm<T, Wide<T>>{
+               .a = d_part, .b = u, .c = gradient, .transpose_a = Transpose::Yes, .alpha = scales.weights, .beta = 1});
   };
   if (is_one(weights)) {
     add_gradient(d_y, dense(gradients.matrix(parts_[0].weight).data, columns(), u.cols));
@@ -69,14 +69,14 @@ void StackedLinear::backward(const Pass& pass, const Weights& weights, const Gra
       add_gradient(part(d_y, i), gradients.matrix(parts_[i].weight).top(parts_[i].rows));
   }
   const auto mark = pass.arena.mark();
-  launch(pass.stream, Gemm<T>{.a = d_y, .b = together<T>(pass, weights), .c = d_u});
+  launch(pass.stream, Gemm<T>{.a = d_y, .b = together<T>(pass, weights), .c = d_u, .alpha = scales.input});
   pass.arena.release(mark);
 }
 
 #define ESSH_INSTANTIATE(T)                                                                                \
   template void StackedLinear::forward(const Pass&, const Weights&, Matrix<const T>, Matrix<T>) const;     \
   template void StackedLinear::backward(const Pass&, const Weights&, const Gradients<T>&, Matrix<const T>, \
-                                        Matrix<const T>, double, Matrix<T>) const;
+                                        Matrix<const T>, Scales, Matrix<T>) const;
 ESSH_INSTANTIATE(float)
 ESSH_INSTANTIATE(double)
 ESSH_INSTANTIATE(BFloat16)

@@ -26,10 +26,14 @@ class StackedLinear {
 
   template <class T>
   void forward(const Pass& pass, const Weights& weights, Matrix<const T> u, Matrix<T> y) const;
-  // d_u = gradient of u; the weights' gradients, times `scale`, are added.
+  // Factors on the gradients of the weights and of u.
+  struct Scales {
+    double weights = 1, input = 1;
+  };
+  // d_u = gradient of u; the weights' gradients are added.
   template <class T>
   void backward(const Pass& pass, const Weights& weights, const Gradients<T>& gradients, Matrix<const T> u,
-                Matrix<const std::type_identity_t<T>> d_y, double scale, Matrix<T> d_u) const;
+                Matrix<const std::type_identity_t<T>> d_y, Scales scales, Matrix<T> d_u) const;
 
  private:
   static constexpr std::size_t kMost = 4;

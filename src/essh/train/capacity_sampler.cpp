@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "essh/base/rng.h"
+#include "essh/model/cost.h"
 
 namespace essh {
 namespace {
@@ -15,7 +16,34 @@ bool weighted(const std::string& sampling) {
   return sampling == "gap" || sampling == "adaptive";
 }
 
+std::vector<double> sampled_budgets(const ElasticRecipe& recipe, const ModelConfig& config) {
+  std::vector<double> budgets;
+  if (!recipe.parameter_targets.empty()) {
+    const auto parameters = [&](Capacity capacity) {
+      return static_cast<double>(cost_of(config, capacity).parameters);
+    };
+    const double full = parameters(full_capacity(config)), least = parameters(capacity_at(config, 1e-9));
+    for (const double target : recipe.parameter_targets) {
+      const double wanted = target <= 1 ? target * full : target;
+      if (wanted < least || wanted > full)
+        fail(ErrorKind::Usage, "elastic.parameter_targets: {}: the capacities of this model have {} to {} parameters",
+             target, least, full);
+      budgets.push_back(budget_for_parameters(config, wanted));
+    }
+    return budgets;
+  }
+  for (const double budget : recipe.budgets.empty() ? training_budgets() : recipe.budgets)
+    budgets.push_back(following_budget(budget, recipe.budget_channels, config));
+  return budgets;
+}
+
 }  // namespace
+
+double following_budget(double budget, Index budget_channels, const ModelConfig& config) {
+  const Index channels = full_capacity(config).channels;
+  if (budget_channels == 0 || channels == 0) return budget;
+  return std::min(1.0, budget * static_cast<double>(budget_channels) / static_cast<double>(channels));
+}
 
 CapacitySampler::CapacitySampler(const ElasticRecipe& recipe, const ModelConfig& config, std::uint64_t seed,
                                  Index steps)
@@ -23,7 +51,7 @@ CapacitySampler::CapacitySampler(const ElasticRecipe& recipe, const ModelConfig&
       config_(config),
       seed_(seed),
       steps_(steps),
-      budgets_(recipe.budgets.empty() ? training_budgets() : recipe.budgets),
+      budgets_(config.elastic.is_family() ? sampled_budgets(recipe, config) : std::vector<double>{1}),
       share_(recipe.full_share) {
   if (!config.elastic.is_family()) recipe_.sampling = "dense";
 }
@@ -44,7 +72,7 @@ std::vector<double> CapacitySampler::available(Index step) const {
   if (progress >= 0.15) parts.insert(parts.end(), {8, 12});
   if (progress >= 0.30) parts.insert(parts.end(), {4, 5, 6});
   if (progress >= 0.45) parts.insert(parts.end(), {2, 3});
-  for (auto& part : parts) part /= 32;
+  for (auto& part : parts) part = following_budget(part / 32, recipe_.budget_channels, config_);
   return parts;
 }
 
@@ -150,6 +178,24 @@ void CapacitySampler::restore(const std::vector<double>& state) {
   for (std::size_t i = 2; i < state.size(); i += 2) {
     ((i - 2) / 2 < static_cast<std::size_t>(state[1]) ? weights_ : losses_)[state[i]] = state[i + 1];
   }
+}
+
+std::optional<ReducedShares> reduced_shares(const Recipe& recipe, const ModelConfig& config) {
+  if (weighted(recipe.elastic.sampling)) return std::nullopt;
+  const CapacitySampler sampler(recipe.elastic, config, recipe.run.seed, recipe.run.steps);
+  const Index count = recipe.run.batch / recipe.run.micro_batch;
+  Index reduced = 0, mixed_steps = 0;
+  for (Index step = 0; step < recipe.run.steps; ++step) {
+    const double tokens = static_cast<double>(step * recipe.run.batch * recipe.data.context);
+    if (tokens < recipe.elastic.warmup_tokens) continue;
+    ++mixed_steps;
+    const auto drawn = sampler.draw(step, tokens, count);
+    reduced += count - std::count(drawn.begin(), drawn.end(), 1.0);
+  }
+  const auto share = [&](Index steps) {
+    return static_cast<double>(reduced) / static_cast<double>(std::max<Index>(1, steps * count));
+  };
+  return ReducedShares{share(recipe.run.steps), share(mixed_steps)};
 }
 
 }  // namespace essh

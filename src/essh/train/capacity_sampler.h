@@ -1,5 +1,6 @@
 #pragma once
 #include <map>
+#include <optional>
 #include <vector>
 
 #include "essh/train/recipe.h"
@@ -42,5 +43,15 @@ class CapacitySampler {
   std::map<double, double> losses_;
   double share_;
 };
+
+// A budget of a recipe for this model: with budget_channels a count of channels, at most all of them.
+double following_budget(double budget, Index budget_channels, const ModelConfig& config);
+
+// Share of a run's micro-batches below full capacity, of all and of those after the full-capacity warm-up.
+struct ReducedShares {
+  double all = 0, after_warmup = 0;
+};
+// What the sampler will draw for a recipe. Nothing for gap and adaptive sampling, which follow validation losses.
+std::optional<ReducedShares> reduced_shares(const Recipe& recipe, const ModelConfig& config);
 
 }  // namespace essh

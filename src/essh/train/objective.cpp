@@ -82,8 +82,10 @@ void Objective<T>::learn(const Weights& weights, const Gradients<T>& gradients, 
 
 template <class T>
 Matrix<const T> Objective<T>::observe(const Model<T>& model, const Weights& weights, const TokenRows& rows,
-                                      Capacity capacity) {
-  return model.forward(pass_over(rows, capacity), weights, on_device(rows.inputs), nullptr);
+                                      Capacity capacity, Matrix<double> squares) {
+  auto pass = pass_over(rows, capacity);
+  pass.ffn_squares = squares;
+  return model.forward(pass, weights, on_device(rows.inputs), nullptr);
 }
 
 template <class T>

@@ -51,8 +51,9 @@ class Objective {
   // Adds the gradient of one micro-batch at a capacity. With a teacher, its divergence counts too.
   void learn(const Weights& weights, const Gradients<T>& gradients, const TokenRows& rows, Capacity capacity,
              const ObjectiveWeights& counts, const Teacher<T>* teacher, const LearnOutputs<T>& outputs);
-  // Hidden states of a model without a tape, kept until release().
-  Matrix<const T> observe(const Model<T>& model, const Weights& weights, const TokenRows& rows, Capacity capacity);
+  // Hidden states of a model without a tape, kept until release(). Adds squared activations as in LearnOutputs.
+  Matrix<const T> observe(const Model<T>& model, const Weights& weights, const TokenRows& rows, Capacity capacity,
+                          Matrix<double> squares = {});
   // Label losses alone, added to `totals`.
   void score(const Weights& weights, const TokenRows& rows, Capacity capacity, Vector<double> totals);
 

@@ -19,7 +19,7 @@ constexpr int kDepth = 16;
 constexpr int kNodes = 20'000;  // aliases counted as often as they are used
 
 // The paper's constants at the two scales, and recipes for small machines.
-constexpr std::array<std::pair<const char*, const char*>, 9> kRecipes = {{
+constexpr std::array<std::pair<const char*, const char*>, 10> kRecipes = {{
     {"tiny", R"(model: {preset: tiny}
 data: {context: 256}
 optimizer: {rate: 2.0e-3, warmup: 0.1}
@@ -57,12 +57,27 @@ optimizer: {rate: 1.2e-3}
 elastic: {budgets: [0.125, 0.25, 0.5, 1], full_share: 0, warmup_tokens: 0, kl: 0, ffn_scale: 1, ordering_period: 0}
 run: {steps: 28229, batch: 128, micro_batch: 8, validate_every: 500, checkpoint_every: 250, validation_windows: 128}
 )"},
-    {"dna", R"(model: {preset: dna}
+    // Post-hoc elastification of a dense parent, which model.start and elastic.teacher name.
+    {"posthoc", R"(model: {preset: 370m}
+data: {context: 2048}
+optimizer: {rate: 1.0e-4, schedule: constant, warmup: 0.01}
+elastic:
+  parameter_targets: [1, 0.75, 0.5, 2.403e8, 1.621e8]
+  full_share: 0
+  warmup_tokens: 0
+  kl: 1
+  label: 1
+  ffn_scale: 1
+  mixer_scale: 1
+  ordering_period: 0
+  calibration_tokens: 2.0e6
+run: {steps: 1908, batch: 128, micro_batch: 8, validate_every: 250, checkpoint_every: 250, validation_windows: 128}
+)"},
+    {"dna", R"(model: {preset: dna, vocab_size: 12}
 data: {context: 1024}
 optimizer: {rate: 3.0e-3}
-elastic: {warmup_tokens: 1.0e6, ordering_period: 100}
-run: {steps: 2000, batch: 32, micro_batch: 8, validate_every: 200, checkpoint_every: 500, validation_windows: 64}
-refine: {steps: 200, batch: 16, rate: 1.5e-4}
+run: {steps: 11445, batch: 256, micro_batch: 32, validate_every: 500, checkpoint_every: 500, validation_windows: 256}
+refine: {steps: 2060, batch: 128, rate: 1.5e-4}
 )"},
     {"mqar", R"(model: {preset: synthetic}
 data: {task: mqar, context: 256, pairs: 64}
@@ -158,7 +173,9 @@ void check(const Recipe& r, const std::string& place) {
     fail(ErrorKind::BadFile, "{}: run.batch must be a multiple of run.micro_batch", place);
   if (r.refine.batch % r.run.micro_batch != 0)
     fail(ErrorKind::BadFile, "{}: refine.batch must be a multiple of run.micro_batch", place);
-  for (const auto* budgets : {&r.elastic.budgets, &r.refine.budgets}) {
+  if (!r.elastic.budgets.empty() && !r.elastic.parameter_targets.empty())
+    fail(ErrorKind::BadFile, "{}: elastic.budgets and elastic.parameter_targets exclude each other", place);
+  for (const auto* budgets : {&r.elastic.budgets, &r.elastic.parameter_targets, &r.refine.budgets}) {
     for (const double budget : *budgets) {
       if (!(budget > 0)) fail(ErrorKind::BadFile, "{}: budgets must be above zero", place);
     }
@@ -239,6 +256,7 @@ ModelConfig recipe_config(const Recipe& recipe, Index tokens, Index eos) {
   take(c.intermediate_size, r.intermediate_size);
   take(c.num_hidden_layers, r.num_hidden_layers);
   take(c.sliding_window, r.sliding_window);
+  const Index mixer_width = r.hidden_size > 0 ? r.hidden_size : c.spectral_channels * c.channel_width;
   take(c.spectral_channels, r.spectral_channels);
   take(c.spectral_modes, r.spectral_modes);
   if (!r.attention_layers.empty()) c.attention_layers = r.attention_layers;
@@ -251,6 +269,14 @@ ModelConfig recipe_config(const Recipe& recipe, Index tokens, Index eos) {
   c.channel_width = r.channel_width > 0 ? r.channel_width
                     : r.hidden_size > 0 ? std::max<Index>(1, c.hidden_size / c.spectral_channels)
                                         : c.channel_width;
+  if (r.fixed_mixer_width) {
+    if (r.channel_width > 0 || mixer_width % c.spectral_channels != 0)
+      fail(ErrorKind::BadFile,
+           "model.fixed_mixer_width: {} values cannot be shared by {} channels; use a divisor, and leave channel_width "
+           "out",
+           mixer_width, c.spectral_channels);
+    c.channel_width = mixer_width / c.spectral_channels;
+  }
   for (auto* attention : {&c.sliding_attention, &c.full_attention}) {
     attention->head_dim = std::min(attention->head_dim, c.hidden_size);
     attention->num_attention_heads = c.hidden_size / attention->head_dim;

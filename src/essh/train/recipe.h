@@ -23,6 +23,7 @@ struct ModelRecipe {
   Index spectral_channels = 0;
   Index spectral_modes = 0;
   Index channel_width = 0;
+  bool fixed_mixer_width = false;
   double channel_exponent = 0.5;
   double ffn_exponent = 0.8;
   std::string modes = "hankel";
@@ -60,6 +61,8 @@ struct ElasticRecipe {
   double full_share = 0.75;
   double warmup_tokens = 250e6;
   std::vector<double> budgets = {};
+  std::vector<double> parameter_targets = {};
+  Index budget_channels = 0;
   double ffn_scale = 0.5;
   double mixer_scale = 1;
   double kl = 0.5;
@@ -68,6 +71,7 @@ struct ElasticRecipe {
   double ordering_until = 0.8;
   double activation_memory = 0.95;
   std::string teacher = {};
+  double calibration_tokens = 0;
 };
 
 struct RunRecipe {
@@ -92,9 +96,10 @@ struct RefineRecipe {
   double tv = 5;
   std::string sampling = "step";
   std::vector<double> budgets = {};
+  double teacher_budget = 1;
 };
 
-// One training run, from YAML. Every arm of the paper's ablations is a value here.
+// One training run, from YAML. Every arm of the paper's ablations is a value here: bench/arms.json.
 struct Recipe {
   ModelRecipe model;
   DataRecipe data;
@@ -122,6 +127,8 @@ void fields(Visitor& visit, ModelRecipe& r) {
   visit("spectral_channels", r.spectral_channels, Field{.help = "channels of a spectral mixer", .min = 0, .max = 4096});
   visit("spectral_modes", r.spectral_modes, Field{.help = "damped rotations per channel", .min = 0, .max = 1024});
   visit("channel_width", r.channel_width, Field{.help = "values per channel", .min = 0, .max = 65536});
+  visit("fixed_mixer_width", r.fixed_mixer_width,
+        Field{.help = "channel_width follows spectral_channels, so that channels x values stay as many"});
   visit("channel_exponent", r.channel_exponent, Field{.help = "of the two-rate map", .min = 0, .max = 8});
   visit("ffn_exponent", r.ffn_exponent,
         Field{.help = "of the two-rate map; 0 nests the mixer only", .min = 0, .max = 8});
@@ -169,9 +176,20 @@ void fields(Visitor& visit, ElasticRecipe& r) {
         Field{.help = "share of micro-batches reserved for full capacity", .min = 0, .max = 1});
   visit("warmup_tokens", r.warmup_tokens, Field{.help = "full capacity only until then", .min = 0, .max = 1e15});
   visit("budgets", r.budgets, Field{.help = "sampled capacities; empty for the paper's ten", .min = 0, .max = 1});
+  visit("parameter_targets", r.parameter_targets,
+        Field{.help = "instead of budgets: sampled capacities by their parameter counts; up to 1, shares of the full "
+                      "count",
+              .min = 0,
+              .max = 1e15});
+  visit("budget_channels", r.budget_channels,
+        Field{.help = "counts budgets, those of refine too, in channels of a bank of this many, so that they follow "
+                      "model.spectral_channels: 32 for the paper's channel-count arms; 0 is off",
+              .min = 0,
+              .max = 4096});
   visit("ffn_scale", r.ffn_scale,
         Field{.help = "on feed-forward weight gradients of reduced micro-batches", .min = 0, .max = 100});
-  visit("mixer_scale", r.mixer_scale, Field{.help = "likewise for spectral mixers", .min = 0, .max = 100});
+  visit("mixer_scale", r.mixer_scale,
+        Field{.help = "likewise on all parameters of spectral mixers", .min = 0, .max = 100});
   visit("kl", r.kl, Field{.help = "weight of the distillation from full capacity", .min = 0, .max = 1000});
   visit("label", r.label, Field{.help = "weight of the label loss of reduced micro-batches", .min = 0, .max = 1000});
   visit("ordering_period", r.ordering_period,
@@ -180,7 +198,14 @@ void fields(Visitor& visit, ElasticRecipe& r) {
         Field{.help = "share of the run after which the order stays", .min = 0, .max = 1});
   visit("activation_memory", r.activation_memory,
         Field{.help = "per-step memory of the running squared activations", .min = 0, .max = 0.999999});
-  visit("teacher", r.teacher, Field{.help = "a frozen parent to distil from instead of the current full capacity"});
+  visit("teacher", r.teacher,
+        Field{.help = "a frozen parent that teaches every capacity, the full one too, instead of the current full "
+                      "capacity"});
+  visit("calibration_tokens", r.calibration_tokens,
+        Field{.help = "before the first step, order the feed-forward units of model.start by their importance over so "
+                      "many tokens; 0 is off",
+              .min = 0,
+              .max = 1e15});
 }
 
 template <class Visitor>
@@ -211,6 +236,8 @@ void fields(Visitor& visit, RefineRecipe& r) {
   visit("sampling", r.sampling,
         Field{.help = "step: one capacity per step; shuffle: the tiers below full, shuffled across micro-batches"});
   visit("budgets", r.budgets, Field{.help = "for step; empty for 2, 4, 8, 16 and 24 of 32", .min = 0, .max = 1});
+  visit("teacher_budget", r.teacher_budget,
+        Field{.help = "of the larger capacity, which learns from labels and teaches", .min = 1e-6, .max = 1});
 }
 
 template <class Visitor>

@@ -19,6 +19,7 @@
 #include "essh/comm/group.h"
 #include "essh/kernels/copy.h"
 #include "essh/kernels/gemm.h"
+#include "essh/model/cost.h"
 #include "essh/model/initialise.h"
 #include "essh/store/folder_writer.h"
 #include "essh/store/model_folder.h"
@@ -92,7 +93,7 @@ Json step_entry(const StepReport& r, double rate, double utilisation, double sec
   Json entry = {{"kind", "step"}, {"step", r.step}, {"tokens", static_cast<Index>(r.tokens)}, {"loss", loss}};
   entry["full_loss"] = r.full_tokens > 0 ? Json(r.full_loss) : Json(nullptr);
   entry["reduced_loss"] = r.reduced_tokens > 0 ? Json(r.reduced_loss) : Json(nullptr);
-  entry["distillation"] = r.reduced_tokens > 0 ? Json(r.divergence) : Json(nullptr);
+  entry["distillation"] = r.reduced_tokens > 0 || r.divergence != 0 ? Json(r.divergence) : Json(nullptr);
   entry["lr"] = r.rate;
   entry["grad_norm"] = r.skipped ? Json(nullptr) : Json(r.norm);
   entry["tokens_per_second"] = rate;
@@ -240,7 +241,12 @@ std::string run_stage(Trainer<T>& trainer, const RunIdentity& identity, const fs
   std::optional<Keeper> keeper;
   if (ranks.first()) keeper.emplace(run, files, identity);
   Keeper* const kept = keeper ? &*keeper : nullptr;
-  if (!resume(trainer, ranks, kept) && kept) kept->require_fresh();
+  if (!resume(trainer, ranks, kept)) {
+    if (kept) kept->require_fresh();
+    if (const Index tokens = trainer.calibrate(); tokens > 0)
+      log::info("ordered the feed-forward units by their importance over {} tokens",
+                format_count(static_cast<double>(tokens)));
+  }
   if (kept) kept->begin(trainer.stage(), trainer.step_count(), trainer.steps());
   const double peak = measured_peak<T>(stream) * ranks.group().size();
   const InterruptScope interrupt(
@@ -288,10 +294,25 @@ void save_result(const fs::path& target, const Trainer<T>& trainer, const Recipe
 }
 
 Parameters<float> initial_weights(const Recipe& recipe, const ModelConfig& config) {
+  if (recipe.elastic.calibration_tokens > 0 && recipe.model.start.empty())
+    fail(ErrorKind::Usage,
+         "elastic.calibration_tokens ranks the feed-forward units of a trained parent; set model.start to its folder "
+         "(and elastic.teacher, to learn from it), or calibration_tokens to 0");
   if (!recipe.model.start.empty()) return load_model(recipe.model.start).parameters;
   Parameters<float> parameters(config);
   initialise(parameters, config, recipe.run.seed, parse_modal_init(recipe.model.modes));
   return parameters;
+}
+
+// The capacities that stand for elastic.parameter_targets.
+void tell_masks(const Recipe& recipe, const ModelConfig& config) {
+  if (recipe.elastic.parameter_targets.empty()) return;
+  const auto budgets = CapacitySampler(recipe.elastic, config, recipe.run.seed, recipe.run.steps).budgets();
+  for (std::size_t i = 0; i < budgets.size(); ++i) {
+    const auto capacity = capacity_at(config, budgets[i]);
+    log::info("parameter target {}: {}, {} parameters (xi={:.4f})", recipe.elastic.parameter_targets[i],
+              sizes_of(config, capacity), cost_of(config, capacity).parameters, budgets[i]);
+  }
 }
 
 // A stage from where it stands to its end. Returns the step it stopped after, or nothing.
@@ -336,6 +357,7 @@ fs::path run_training(const Recipe& recipe, const fs::path& run, Stream& stream,
     identity = settle_run(run, recipe, data.fingerprint(), options.extend);
   }
   const auto config = recipe_config(recipe, data.vocab_size(), data.eos_id());
+  if (ranks.first()) tell_masks(identity.recipe, config);
   finish(ranks, run,
          run_to_end(
              make_pretraining(identity.recipe, config), kPretrainingFiles, identity, config, data,
@@ -386,6 +408,7 @@ RunEstimate estimate_run(const Recipe& recipe, Stream& stream) {
     RunEstimate e;
     const ParameterLayout layout(config);
     e.parameters = layout.parameters();
+    e.reduced = reduced_shares(recipe, config);
     e.gradient_bytes = static_cast<double>(layout.size()) * sizeof(float);
     e.moment_bytes = static_cast<double>(trainer.optimizer().states().size()) * e.gradient_bytes;
     e.weights_bytes =

@@ -3,7 +3,7 @@
 #include <string>
 
 #include "essh/device/stream.h"
-#include "essh/train/recipe.h"
+#include "essh/train/capacity_sampler.h"
 
 namespace essh {
 
@@ -39,6 +39,7 @@ struct RunEstimate {
   double weights_bytes = 0, gradient_bytes = 0, moment_bytes = 0, activation_bytes = 0;
   double checkpoint_bytes = 0, data_bytes = 0, other_bytes = 0, total_bytes = 0;
   double flops_per_token = 0, tokens = 0, seconds = 0, peak_flops = 0;
+  std::optional<ReducedShares> reduced;  // of the whole run
 };
 RunEstimate estimate_run(const Recipe& recipe, Stream& stream);
 

@@ -1,5 +1,7 @@
 #include "essh/train/stage.h"
 
+#include <algorithm>
+
 #include "essh/base/rng.h"
 
 namespace essh {
@@ -14,7 +16,7 @@ class Pretraining final : public Stage {
   Pretraining(const Recipe& recipe, const ModelConfig& config)
       : Stage({"pretraining", "run.batch", recipe.run.batch, recipe.run.seed,
                pretraining_schedule(recipe.optimizer, recipe.run.steps), DecayGroups::Pretraining,
-               recipe.elastic.teacher}),
+               recipe.elastic.teacher, static_cast<Index>(recipe.elastic.calibration_tokens)}),
         recipe_(recipe.elastic),
         sampler_(recipe.elastic, config, recipe.run.seed, recipe.run.steps) {}
 
@@ -22,7 +24,9 @@ class Pretraining final : public Stage {
     return sampler_.draw(step, tokens_seen, count);
   }
   MicroBatchPlan plan(double budget) const override {
-    if (budget == 1.0) return {};
+    // A parent teaches the full capacity like any other; its gradients count in full.
+    if (budget == 1.0 && settings.teacher.empty()) return {};
+    if (budget == 1.0) return {.full = false, .reduced = ObjectiveWeights{.label = recipe_.label, .kl = recipe_.kl}};
     return {.full = false,
             .budget = budget,
             .reduced = ObjectiveWeights{.label = recipe_.label,
@@ -60,6 +64,9 @@ class Refinement final : public Stage {
       if (shuffles_ && tier.budget < 1) choices_.push_back(tier.budget);
     }
     if (choices_.empty()) choices_ = {2.0 / 32, 4.0 / 32, 8.0 / 32, 16.0 / 32, 24.0 / 32};
+    const auto follow = [&](double budget) { return following_budget(budget, recipe.elastic.budget_channels, config); };
+    if (!shuffles_) std::ranges::transform(choices_, choices_.begin(), follow);
+    teacher_budget_ = follow(recipe.refine.teacher_budget);
   }
 
   std::vector<double> budgets(Index step, double, Index count) const override {
@@ -73,13 +80,15 @@ class Refinement final : public Stage {
   }
   MicroBatchPlan plan(double budget) const override {
     return {.budget = budget,
-            .reduced = ObjectiveWeights{.tv = recipe_.refine.tv, .ffn_gradient = recipe_.elastic.ffn_scale}};
+            .reduced = ObjectiveWeights{.tv = recipe_.refine.tv, .ffn_gradient = recipe_.elastic.ffn_scale},
+            .teacher_budget = teacher_budget_};
   }
 
  private:
   Recipe recipe_;
   bool shuffles_;
   std::vector<double> choices_;
+  double teacher_budget_ = 1;
 };
 
 }  // namespace

@@ -10,12 +10,18 @@
 
 namespace essh {
 
-// The passes over one micro-batch: at full capacity from the labels, at a budget, or both. Where the reduced pass has a
-// divergence, its teacher is the full capacity, observed without learning when there is no full pass.
+// The passes over one micro-batch: `full` from the labels, `reduced` at a budget, or both. Where the reduced pass has a
+// divergence, its teacher is the capacity of the full pass, observed without learning when there is no such pass, or
+// the stage's frozen parent.
 struct MicroBatchPlan {
   bool full = true;
   double budget = 1;
   std::optional<ObjectiveWeights> reduced = {};
+  double teacher_budget = 1;  // of the full pass and of the teacher
+
+  // The pass that trains all parameters, if there is one, and so sees the activations of every unit.
+  bool all_by_label() const { return full && teacher_budget == 1; }
+  bool all_by_teacher() const { return !full && budget == 1; }
 
   bool taught() const { return reduced && (reduced->kl != 0 || reduced->tv != 0); }
 };
@@ -30,7 +36,8 @@ class Stage {
     std::uint64_t seed;         // of the order of the data
     Schedule schedule;
     DecayGroups decay;
-    std::string teacher = {};  // a model folder: a frozen parent that teaches instead of the current full capacity
+    std::string teacher = {};      // a model folder: a frozen parent that teaches instead of the current full capacity
+    Index calibration_tokens = 0;  // over which the units of the weights to start from are ranked
   };
   explicit Stage(Settings s) : settings(std::move(s)) {}
   virtual ~Stage() = default;

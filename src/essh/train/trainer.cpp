@@ -79,6 +79,27 @@ void Trainer<T>::start(const Parameters<float>& weights) {
 }
 
 template <class T>
+Index Trainer<T>::calibrate() {
+  const Index tokens = stage_->settings.calibration_tokens;
+  if (tokens == 0) return 0;
+  // An order of its own: which samples training sees does not depend on the calibration.
+  constexpr std::uint64_t kCalibrationSeed = 0xca11b8a7eULL;
+  const auto sequences = data_.training(stage_->settings.seed ^ kCalibrationSeed);
+  clear(stream_, step_squares_.view());
+  squares_tokens_ = 0;
+  for (Index i = 0; squares_tokens_ < static_cast<double>(tokens); ++i) {
+    squares_tokens_ += micro_batch_tokens();
+    if (!is_mine(i)) continue;
+    const auto rows = token_rows(read_batch(*sequences, i * recipe_.run.micro_batch, recipe_.run.micro_batch));
+    objective_.observe(model_, weights_.weights(), rows, full_capacity(config_), step_squares());
+    objective_.release();
+  }
+  update_squares();
+  order_feed_forwards();
+  return static_cast<Index>(squares_tokens_);
+}
+
+template <class T>
 template <class V, class Take>
 void Trainer<T>::distribute(std::span<const V> values, Index size, const Take& take) {
   std::vector<V> piece;
@@ -189,11 +210,12 @@ double Trainer<T>::product_flops(Capacity capacity) const {
 
 template <class T>
 void Trainer<T>::count(const MicroBatchPlan& plan, StepReport& report) {
-  const double tokens = micro_batch_tokens(), full = product_flops(full_capacity(config_)) * tokens;
+  const double tokens = micro_batch_tokens();
   ++report.micro_batches[plan.budget];
-  if (plan.full) squares_tokens_ += tokens;
-  report.flops += plan.full ? 3 * full : plan.taught() ? full : 0;
-  if (plan.reduced) report.flops += 3 * product_flops(capacity_at(config_, plan.budget)) * tokens;
+  if (plan.all_by_label() || plan.all_by_teacher()) squares_tokens_ += tokens;
+  const double teacher = product_flops(capacity_of(plan.teacher_budget)) * tokens;
+  report.flops += plan.full ? 3 * teacher : plan.taught() ? teacher : 0;
+  if (plan.reduced) report.flops += 3 * product_flops(capacity_of(plan.budget)) * tokens;
 }
 
 template <class T>
@@ -202,21 +224,25 @@ void Trainer<T>::learn(const TokenRows& rows, const MicroBatchPlan& plan, bool l
   const auto* const layer_done = last ? &start_sums_ : nullptr;
   Teacher<T> teacher{.model = &model_, .weights = &weights_.weights()};
   if (plan.full) {
-    objective_.learn(weights_.weights(), gradients(), rows, full_capacity(config_), {.scale = scale}, nullptr,
+    objective_.learn(weights_.weights(), gradients(), rows, capacity_of(plan.teacher_budget), {.scale = scale}, nullptr,
                      {.totals = totals_.view(kFull, kLossTotals),
-                      .squares = dense(step_squares_.data(), config_.num_hidden_layers, config_.intermediate_size),
+                      .squares = plan.all_by_label() ? step_squares() : Matrix<double>{},
                       .hidden = plan.taught() ? &teacher.hidden : nullptr,
                       .layer_done = plan.reduced ? nullptr : layer_done});
   } else if (plan.taught()) {
     if (parent_) teacher = {.model = parent_model_.get(), .weights = &parent_->weights()};
-    teacher.hidden = objective_.observe(*teacher.model, *teacher.weights, rows, full_capacity(teacher.model->config()));
+    teacher.hidden =
+        objective_.observe(*teacher.model, *teacher.weights, rows,
+                           parent_ ? full_capacity(parent_model_->config()) : capacity_of(plan.teacher_budget));
   }
   if (plan.reduced) {
     auto counts = *plan.reduced;
     counts.scale = scale;
-    objective_.learn(weights_.weights(), gradients(), rows, capacity_at(config_, plan.budget), counts,
+    objective_.learn(weights_.weights(), gradients(), rows, capacity_of(plan.budget), counts,
                      plan.taught() ? &teacher : nullptr,
-                     {.totals = totals_.view(kReduced, kLossTotals), .layer_done = layer_done});
+                     {.totals = totals_.view(plan.all_by_teacher() ? kFull : kReduced, kLossTotals),
+                      .squares = plan.all_by_teacher() ? step_squares() : Matrix<double>{},
+                      .layer_done = layer_done});
   }
   objective_.release();
 }
@@ -268,10 +294,9 @@ void Trainer<T>::read_totals(StepReport& report) {
   report.full_tokens = tokens(kFull);
   report.reduced_tokens = tokens(kReduced);
   if (report.full_tokens > 0) report.full_loss = totals[kFull] / totals[kFull + 2];
-  if (report.reduced_tokens > 0) {
-    report.reduced_loss = totals[kReduced] / totals[kReduced + 2];
-    report.divergence = totals[kReduced + 1] / totals[kReduced + 2];
-  }
+  if (report.reduced_tokens > 0) report.reduced_loss = totals[kReduced] / totals[kReduced + 2];
+  const double taught = totals[kReduced + 2] + (parent_ ? totals[kFull + 2] : 0);
+  if (taught > 0) report.divergence = (totals[kFull + 1] + totals[kReduced + 1]) / taught;
   report.norm = std::sqrt(totals[kSquaredNorm]);
 }
 

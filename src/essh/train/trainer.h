@@ -18,7 +18,7 @@ struct StepReport {
   double tokens = 0;        // seen so far
   double full_loss = 0;     // label loss at full capacity
   double reduced_loss = 0;  // label loss at the sampled capacities
-  double divergence = 0;    // KL or TV of the sampled capacities
+  double divergence = 0;    // KL or TV of the capacities that have a teacher
   Index full_tokens = 0, reduced_tokens = 0;
   double rate = 0;
   double norm = 0;                        // of the gradient, before clipping
@@ -43,6 +43,9 @@ class Trainer {
 
   // Where the stage starts: these weights, fresh states of the optimizer.
   void start(const Parameters<float>& weights);
+  // Where the stage asks for it, orders the feed-forward units of these weights by their importance over its
+  // calibration tokens, and returns how many there were. The function at full capacity does not change.
+  Index calibrate();
   // Where an earlier run of this stage stopped, with any number of ranks. Rank 0 gives the snapshot, the others get
   // theirs from it. A snapshot of other data, another model or another algorithm of the optimizer is refused.
   void resume(const Snapshot& snapshot);
@@ -90,7 +93,13 @@ class Trainer {
   void order_feed_forwards();
   std::vector<double> validation_losses();
   double product_flops(Capacity capacity) const;
+  Matrix<double> step_squares() const {
+    return dense(step_squares_.data(), config_.num_hidden_layers, config_.intermediate_size);
+  }
   Gradients<T> gradients() const { return {&model_.layout(), gradient_.data()}; }
+  Capacity capacity_of(double budget) const {
+    return budget == 1 ? full_capacity(config_) : capacity_at(config_, budget);
+  }
   Index batch() const { return stage_->settings.batch; }
   Index micro_batches() const { return batch() / recipe_.run.micro_batch; }
   double micro_batch_tokens() const { return static_cast<double>(recipe_.run.micro_batch * training_->length()); }

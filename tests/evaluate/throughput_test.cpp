@@ -1,0 +1,55 @@
+#include "essh/evaluate/throughput.h"
+
+#include <gtest/gtest.h>
+
+#include "essh/train/capacity_sampler.h"
+
+namespace essh {
+namespace {
+
+ModelConfig small_family() {
+  auto c = preset("tiny");
+  c.vocab_size = 64;
+  c.hidden_size = 32;
+  c.intermediate_size = 128;
+  c.num_hidden_layers = 2;
+  c.attention_layers = {1};
+  c.sliding_attention = {.num_attention_heads = 1, .head_dim = 32};
+  c.spectral_channels = 8;
+  c.channel_width = 4;
+  c.elastic = two_rate(8, 128, deployment_budgets());
+  return c;
+}
+
+// The micro-batches of the bench are those that the sampler draws for the same steps, and a teacher runs for those
+// below full capacity alone.
+TEST(MeasureTraining, RunsTheSamplersOwnMixture) {
+  const auto config = small_family();
+  auto stream = cpu_stream(1);
+  TrainingBench bench{.micro_batch = 1, .accumulation = 5, .context = 16, .warmup = 2, .steps = 8};
+  for (const double kl : {0.5, 0.0}) {
+    bench.elastic = {.warmup_tokens = 0, .kl = kl};
+    const auto rates = measure_training(config, stream, Precision::Float32, bench);
+    const CapacitySampler sampler(bench.elastic, config, bench.seed, 1000);
+    std::map<double, Index> drawn;
+    Index reduced = 0;
+    for (Index step = 2; step < 10; ++step) {
+      for (const double budget : sampler.draw(step, 0, 5)) {
+        ++drawn[budget];
+        reduced += budget < 1;
+      }
+    }
+    ASSERT_GT(reduced, 0);
+    EXPECT_EQ(rates.micro_batches, drawn);
+    EXPECT_EQ(rates.teacher_passes, kl > 0 ? reduced : 0);
+    EXPECT_EQ(rates.rates.samples.size(), 8u);
+    EXPECT_NEAR(rates.loss, std::log(64.0), 0.1) << "random tokens cannot be predicted";
+  }
+  bench.elastic = {.sampling = "dense"};
+  const auto dense = measure_training(config, stream, Precision::Float32, bench);
+  EXPECT_EQ(dense.micro_batches, (std::map<double, Index>{{1.0, 40}}));
+  EXPECT_EQ(dense.teacher_passes, 0);
+}
+
+}  // namespace
+}  // namespace essh
