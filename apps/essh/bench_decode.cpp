@@ -30,13 +30,13 @@ struct Options {
 
 // One line of the table.
 Json common_fields(const Options& o, OpenDevice& device, const Tier& tier) {
-  return {{"model", o.model},
-          {"device", device.stream.description()},
-          {"tier", tier.name},
-          {"dtype", precision_on(device.stream.device(), o.device.chosen_precision()) == Precision::BFloat16
-                        ? "bfloat16"
-                        : "float32"},
-          {"path", o.unfused ? (o.eager ? "eager" : "unfused") : "fused"}};
+  return {
+      {"model", o.model},
+      {"device", device.stream.description()},
+      {"tier", tier.name},
+      {"dtype", precision_on(device.stream.device(), o.device.chosen_precision()) == Precision::BFloat16 ? "bfloat16"
+                                                                                                         : "float32"},
+      {"path", o.unfused ? (o.eager ? "eager" : "unfused") : "fused"}};
 }
 
 Json measure_prompt(const Options& o, OpenDevice& device, const StoredModel& model, const Tier& tier, Index length) {
@@ -103,8 +103,8 @@ void print_markdown(const Json& lines) {
 }
 
 void print_csv(const Json& lines) {
-  const std::vector<std::string> keys = {"model",     "device",    "tier",      "dtype",       "path",
-                                         "n_prompt",  "n_gen",     "n_depth",   "n_batch",     "avg_ts",
+  const std::vector<std::string> keys = {"model",     "device",    "tier",        "dtype",         "path",
+                                         "n_prompt",  "n_gen",     "n_depth",     "n_batch",       "avg_ts",
                                          "stddev_ts", "decode_ms", "state_bytes", "bytes_per_step"};
   fmt::print("{}\n", fmt::join(keys, ","));
   for (const auto& line : lines) {

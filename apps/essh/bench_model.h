@@ -1,8 +1,7 @@
 #pragma once
+#include <CLI/CLI.hpp>
 #include <string>
 #include <vector>
-
-#include <CLI/CLI.hpp>
 
 #include "essh/device/stream.h"
 #include "essh/store/run_folder.h"

@@ -218,4 +218,42 @@ inline void check_outputs(Stream& stream, EngineOptions options) {
   }
 }
 
+// Tokens drawn on the device are those of drawing one after the other, for one slot and many, across the ends of what
+// is looked at at once; the slots are then where single steps lead them.
+inline void check_generate(Stream& stream, EngineOptions options) {
+  options.deterministic = true;
+  Engine engine(engine_family(), stream, options);
+  const auto tier = find_tier(engine.config(), "T5");
+  constexpr std::size_t kSlots = 11, kSteps = 300;
+  const auto prompts = random_tokens(40 * kSlots, engine.config().vocab_size, 6);
+  const auto first = random_tokens(kSlots, engine.config().vocab_size, 7);
+  std::vector<Slot> slots, single;
+  for (std::size_t b = 0; b < kSlots; ++b) {
+    slots.push_back(engine.open(tier, {.rewind = 4}));
+    const Chunk prompt{
+        .slot = slots[b], .tokens = std::span(prompts).subspan(40 * b, 20 + b), .wanted = Wanted::Nothing};
+    engine.run({&prompt, 1});
+    single.push_back(engine.fork(slots[b]));
+  }
+  const auto together = engine.generate(slots, first, kSteps);
+  ASSERT_EQ(together.size(), kSlots * kSteps);
+  for (std::size_t b = 0; b < kSlots; ++b) {
+    auto token = first[b];
+    for (std::size_t step = 0; step < kSteps; ++step) {
+      Sampler greedy(SamplingOptions{});
+      const Chunk chunk{.slot = single[b], .tokens = {&token, 1}, .sampler = &greedy};
+      const auto drawn = engine.run({&chunk, 1}).entries[0].token;
+      ASSERT_EQ(together[step * kSlots + b], drawn) << "slot " << b << ", step " << step;
+      token = drawn;
+    }
+    EXPECT_EQ(engine.position(slots[b]), engine.position(single[b]));
+    EXPECT_EQ(engine.snapshot(slots[b]).parts, engine.snapshot(single[b]).parts) << "slot " << b;
+    // What was fed can be taken back.
+    engine.rewind(slots[b], 3);
+    engine.rewind(single[b], 3);
+    EXPECT_EQ(engine.snapshot(slots[b]).parts, engine.snapshot(single[b]).parts) << "slot " << b << ", taken back";
+  }
+  EXPECT_TRUE(engine.generate(slots, first, 0).empty());
+}
+
 }  // namespace essh

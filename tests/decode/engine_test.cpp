@@ -37,6 +37,11 @@ TEST(Engine, GivesWhatAChunkWants) {
   check_outputs(stream, {});
 }
 
+TEST(Engine, GeneratesWhatSingleStepsDraw) {
+  auto stream = cpu_stream(2);
+  check_generate(stream, {});
+}
+
 // Slots of one engine, and two engines of one stream, from threads of their own.
 TEST(Engine, IsUsableFromAnyThread) {
   auto stream = cpu_stream(2);

@@ -6,6 +6,7 @@
 #include <map>
 #include <numeric>
 
+#include "essh/decode/asked_rows.h"
 #include "essh/decode/slot_state.h"
 #include "essh/decode/tier_model.h"
 #include "essh/kernels/clear.h"
@@ -33,51 +34,6 @@ Index default_piece(Device device) {
 // Logits held at once, in elements.
 Index logit_elements(Device device) {
   return Index{device == Device::Cpu ? 4 : 64} << 20;
-}
-
-// The tokens of a chunk that one pass takes.
-struct Piece {
-  std::size_t chunk;
-  Index begin, length;
-  bool last;
-};
-
-// Rows of a pass whose logits are wanted, and where they go.
-struct Asked {
-  Index row, count;
-  const Chunk* chunk;
-  Index position;  // of the first, in its chunk
-  Outputs::Entry* entry;
-  float* to;  // logits or losses on the host
-
-  bool scores() const { return chunk->wanted == Wanted::Scores; }
-};
-
-Index wanted_rows(const Chunk& chunk) {
-  switch (chunk.wanted) {
-    case Wanted::Last:
-      return 1;
-    case Wanted::Rows:
-      return std::ssize(chunk.rows);
-    case Wanted::All:
-    case Wanted::Scores:
-      return std::ssize(chunk.tokens);
-    default:
-      return 0;
-  }
-}
-
-// Appends rows to a list, joining neighbours that go to neighbouring places. Targets are those of one chunk.
-void ask(std::vector<Asked>& list, Asked rows) {
-  const auto follows = [&](const Asked& last) {
-    const Index width = rows.scores() ? 1 : rows.entry->logits.cols;
-    return last.row + last.count == rows.row && last.to + last.count * width == rows.to &&
-           last.scores() == rows.scores() && (!rows.scores() || last.entry == rows.entry);
-  };
-  if (!list.empty() && follows(list.back()))
-    list.back().count += rows.count;
-  else
-    list.push_back(rows);
 }
 
 }  // namespace
@@ -487,8 +443,8 @@ class Engine::Typed : public Impl {
     run_recorded(step.drawn, [&] {
       arena_.release();
       const auto tokens = places.tokens_at(device);
-      launch(stream_, DrawnTokens{.keys = step.keys.view(),
-                                  .tokens = {const_cast<std::int32_t*>(tokens.data), tokens.size}});
+      launch(stream_,
+             DrawnTokens{.keys = step.keys.view(), .tokens = {const_cast<std::int32_t*>(tokens.data), tokens.size}});
       const auto logits = dense(step.logits.data(), count, model_.config().vocab_size);
       const auto pass = pass_of(model);
       const auto hidden =

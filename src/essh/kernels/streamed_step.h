@@ -41,9 +41,9 @@ template <class T>
 struct PackTiles {
   std::vector<Matrix<const T>> parts;  // at most 4, of equal columns
   bool paired = false;
-  Index steps;                  // tiles along the columns
-  Vector<const Index> to;       // for each tile of rows, the place of its first tile, in tiles
-  T* stream;                    // (=)
+  Index steps;             // tiles along the columns
+  Vector<const Index> to;  // for each tile of rows, the place of its first tile, in tiles
+  T* stream;               // (=)
 };
 
 // How a layer of the step works. Offsets into the exchange are bytes of one sequence; those of a batch follow each
@@ -59,11 +59,11 @@ struct StreamedLayer {
   Index state;  // bytes before this layer's state
   // Attention. Position p lies in row p % ring, or in row p when ring is 0; `share` positions are attended at once.
   int heads, kv_heads, head_dim, window, ring, share, most_shares;
-  const double* frequencies;        // head_dim / 2
-  Index keys, keys_per_row;         // bytes before the keys: keys + keys_per_row * capacity
-  Index values, values_per_row;     // the same of the values
-  // The exchange: projections (float), what the mixer read out (T, or float of each share), the residual after the mixer
-  // (float), the hidden units (T), the residual after the layer (float).
+  const double* frequencies;     // head_dim / 2
+  Index keys, keys_per_row;      // bytes before the keys: keys + keys_per_row * capacity
+  Index values, values_per_row;  // the same of the values
+  // The exchange: projections (float), what the mixer read out (T, or float of each share), the residual after the
+  // mixer (float), the hidden units (T), the residual after the layer (float).
   int projected, mixed, middle, hidden, leaving;
 };
 
@@ -87,10 +87,10 @@ struct StreamedStep {
   const StreamedLayer* layer;
   // The products in their order: four for each layer, and the head.
   int workers;
-  const StreamShare* shares;    // products x workers
-  const Index* stream_begin;    // tiles before each worker's stream
+  const StreamShare* shares;  // products x workers
+  const Index* stream_begin;  // tiles before each worker's stream
   const std::byte* streams;
-  const T* embedding;           // vocabulary x hidden
+  const T* embedding;  // vocabulary x hidden
   const float* last_gain;
   int widest;  // most elements of an input of a product
   // Slots of 16 KB that a worker has on their way at once. More than the memory's latency asks for fill its queues, and
@@ -112,7 +112,8 @@ void run(cuda::Stream&, const PackTiles<T>&);
 template <class T>
 void run(cuda::Stream&, const StreamedStep<T>&);
 
-// What a device offers to a model of `layers` whose products have up to `widest` inputs: no sequences where the step does not run. Needs sm_90.
+// What a device offers to a model of `layers` whose products have up to `widest` inputs: no sequences where the step
+// does not run. Needs sm_90.
 struct StreamedLimits {
   int workers = 0, sequences = 0;
 };

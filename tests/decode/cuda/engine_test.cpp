@@ -24,6 +24,12 @@ TEST_P(EngineCuda, GivesWhatAChunkWants) {
   check_outputs(stream, {.precision = GetParam()});
 }
 
+TEST_P(EngineCuda, GeneratesWhatSingleStepsDraw) {
+  Stream stream(std::make_unique<cuda::Stream>());
+  check_generate(stream, {.precision = GetParam()});
+  check_generate(stream, {.precision = GetParam(), .fused = false});
+}
+
 // Recorded steps, batches and prompts against the CPU.
 TEST_P(EngineCuda, AgreesWithTheCpu) {
   Stream gpu(std::make_unique<cuda::Stream>());

@@ -1,6 +1,5 @@
-#include "essh/kernels/largest_logit.h"
-
 #include "essh/device/cuda/launch.cuh"
+#include "essh/kernels/largest_logit.h"
 
 namespace essh {
 namespace {

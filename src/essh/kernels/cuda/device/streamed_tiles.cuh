@@ -1,0 +1,140 @@
+#pragma once
+#include "essh/kernels/cuda/device/attention_rows.cuh"
+#include "essh/kernels/cuda/device/tile_ring.cuh"
+#include "essh/kernels/streamed_step.h"
+
+// The streamed step's shared memory and the sums of its tiles.
+namespace essh::cuda::device {
+
+inline constexpr int kWarps = 16;               // that compute
+inline constexpr int kReaders = kWarps * 32;    // their threads
+inline constexpr int kThreads = kReaders + 64;  // and one warp that copies weights, one that clears the other exchange
+inline constexpr int kSums = 128;               // values that are summed over the warps at once, by four threads each
+inline constexpr int kSumStride = kSums + 8;    // the four read different banks
+inline constexpr int kGroupColumns = 8;         // values of a channel that a warp advances
+inline constexpr int kPartStride = kRowMaxColumns + 2;
+
+template <class T>
+__host__ __device__ constexpr int padded_inner(int columns) {
+  return (columns + kTileColumns<T> - 1) / kTileColumns<T> * kTileColumns<T>;
+}
+// Elements from one sequence's input to the next, 16 bytes off so that their words lie in different banks.
+template <class T>
+__host__ __device__ constexpr int input_stride(int widest) {
+  return padded_inner<T>(widest) + 16 / int{sizeof(T)};
+}
+
+// Shared memory but the ring.
+template <class T>
+struct Shared {
+  float* sums;     // 2 x kWarps x kSumStride
+  float* squares;  // 2 x sequences x kWarps
+  float2* turns;   // layers of a kind share them: 2 x sequences x head_dim / 2
+  float* query;    // head_dim
+  T* fresh;        // 2 x head_dim: the new key and value
+  std::uint64_t* barriers;
+  StreamedLayer* layers;
+  StreamShare* shares;  // of this worker
+  T* input;
+
+  __host__ __device__ static constexpr int products(int layers) { return 4 * layers + 1; }
+  __host__ __device__ static constexpr int bytes(int widest, int count, int layers) {
+    return 2 * kWarps * kSumStride * 4 + 2 * kStreamedSequences * kWarps * 4 +
+           2 * kStreamedSequences * kRowMaxColumns / 2 * 8 + kRowMaxColumns * 4 + 2 * kRowMaxColumns * 4 + 2 * 16 * 8 +
+           layers * int{sizeof(StreamedLayer)} + products(layers) * int{sizeof(StreamShare)} +
+           count * input_stride<T>(widest) * int{sizeof(T)};
+  }
+  __device__ Shared(unsigned char* at, int layer_count) {
+    const auto take = [&](int size) {
+      auto* place = at;
+      at += size;
+      return place;
+    };
+    barriers = reinterpret_cast<std::uint64_t*>(take(2 * 16 * 8));
+    sums = reinterpret_cast<float*>(take(2 * kWarps * kSumStride * 4));
+    squares = reinterpret_cast<float*>(take(2 * kStreamedSequences * kWarps * 4));
+    turns = reinterpret_cast<float2*>(take(2 * kStreamedSequences * kRowMaxColumns / 2 * 8));
+    query = reinterpret_cast<float*>(take(kRowMaxColumns * 4));
+    fresh = reinterpret_cast<T*>(take(2 * kRowMaxColumns * 4));
+    shares = reinterpret_cast<StreamShare*>(take(products(layer_count) * int{sizeof(StreamShare)}));
+    layers = reinterpret_cast<StreamedLayer*>(take(layer_count * int{sizeof(StreamedLayer)}));
+    input = reinterpret_cast<T*>(at);
+  }
+};
+
+// Waits for the threads that compute.
+__device__ __forceinline__ void meet() {
+  asm volatile("bar.sync 1, %0;" ::"n"(kReaders) : "memory");
+}
+
+// The sums of 16 rows for each sequence, of one warp. A slot of the ring holds up to 32 tiles along the columns, of
+// which a warp takes its own and the one 16 further.
+inline constexpr int kSlotTiles = kSlotBytes / kTileBytes;
+static_assert(kSlotTiles == 2 * kWarps);
+
+template <class T>
+struct TileSums;
+template <>
+struct TileSums<BFloat16> {
+  float c[2][4] = {};
+
+  // `tile` and `input` are this lane's, `left` the tiles from this warp's on.
+  template <int kMost>
+  __device__ __forceinline__ void add(const unsigned char* tile, const BFloat16* input, int stride, int left, int count,
+                                      int lane) {
+    uint4 w[2];
+    uint2 x[2];
+    const bool there = lane / 4 < (kMost == 1 ? 1 : count);
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      w[i] = uint4{0, 0, 0, 0};
+      x[i] = uint2{0, 0};
+      if (i * kWarps < left) {
+        w[i] = *reinterpret_cast<const uint4*>(tile + i * kWarps * kTileBytes + lane * 16);
+        if (there) x[i] = *reinterpret_cast<const uint2*>(input + lane / 4 * stride + i * kWarps * 16 + lane % 4 * 4);
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const Word a[4] = {w[i].x, w[i].y, w[i].z, w[i].w};
+      mma(c[i], a, x[i].x, x[i].y);
+    }
+  }
+  __device__ __forceinline__ void store(float* to, int count, int lane) const {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int row = lane / 4 + i / 2 * 8, column = lane % 4 * 2 + i % 2;
+      if (column < count) to[row * count + column] = c[0][i] + c[1][i];
+    }
+  }
+};
+template <>
+struct TileSums<float> {
+  float c[kStreamedSequences] = {};
+
+  template <int kMost>
+  __device__ __forceinline__ void add(const unsigned char* tile, const float* input, int stride, int left, int count,
+                                      int lane) {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      if (i * kWarps >= left) break;
+      const float4 w = *reinterpret_cast<const float4*>(tile + i * kWarps * kTileBytes + lane * 16);
+#pragma unroll
+      for (int b = 0; b < kMost; ++b) {
+        if (b >= count) break;
+        const float4 x = *reinterpret_cast<const float4*>(input + b * stride + i * kWarps * 8 + lane % 2 * 4);
+        c[b] = fmaf(w.x, x.x, fmaf(w.y, x.y, fmaf(w.z, x.z, fmaf(w.w, x.w, c[b]))));
+      }
+    }
+  }
+  __device__ __forceinline__ void store(float* to, int count, int lane) const {
+#pragma unroll
+    for (int b = 0; b < kStreamedSequences; ++b) {
+      if (b >= count) break;
+      const float sum = c[b] + __shfl_xor_sync(0xffffffffu, c[b], 1);
+      if (lane % 2 == 0) to[lane / 2 * count + b] = sum;
+    }
+  }
+};
+
+}  // namespace essh::cuda::device

@@ -1,0 +1,650 @@
+#pragma once
+#include "essh/kernels/cuda/device/blend.cuh"
+#include "essh/kernels/cuda/device/exchange.cuh"
+#include "essh/kernels/cuda/device/streamed_tiles.cuh"
+
+// What the blocks of the streamed step do.
+namespace essh::cuda::device {
+
+// One block at its work. kMost: bound on the sequences. Multiply-adds are written out: which of two products is rounded
+// would otherwise depend on kMost.
+template <class T, int kMost>
+struct Worker {
+  const StreamedStep<T>& op;
+  const Shared<T>& shared;
+  RingPlace reader;
+  int worker, warp, lane, thread;
+  int toggle = 0, squares_toggle = 0;
+  int product = 0;
+  long long since = 0;
+
+  // Counts the cycles since the last call for a phase.
+  __device__ __forceinline__ void end_phase(StepPhase phase) {
+    if (op.cycles == nullptr || thread != 0) return;
+    const long long now = clock64();
+    op.cycles[worker * kStepPhases + static_cast<int>(phase)] += now - since;
+    since = now;
+  }
+
+  template <class E>
+  __device__ void copy_words(const E* from, E* to, int items) const {
+    const auto* source = reinterpret_cast<const unsigned*>(from);
+    auto* target = reinterpret_cast<unsigned*>(to);
+    for (int i = thread; i < items * int{sizeof(E) / 4}; i += kReaders) target[i] = source[i];
+  }
+
+  __device__ int count() const { return kMost == 1 ? 1 : op.count; }
+  __device__ const std::byte* part(int offset, int b, int bytes) const {
+    return op.exchange + static_cast<Index>(offset) * count() + static_cast<Index>(b) * bytes;
+  }
+  __device__ float* floats(int offset, int b, int elements) const {
+    return reinterpret_cast<float*>(const_cast<std::byte*>(part(offset, b, elements * 4)));
+  }
+  __device__ T* narrow_part(int offset, int b, int elements) const {
+    return reinterpret_cast<T*>(const_cast<std::byte*>(part(offset, b, elements * int{sizeof(T)})));
+  }
+  __device__ int input_stride_() const { return input_stride<T>(op.widest); }
+  __device__ int residual_elements() const { return (op.hidden + kTileRows - 1) / kTileRows * kTileRows; }
+
+  __device__ std::int32_t token(int b) const {
+    const auto& s = op.sequence[b];
+    return s.drawn ? token_of_key(*s.drawn) : s.token;
+  }
+
+  __device__ static void store4(T* to, float4 x) {
+    const float all[4] = {x.x, x.y, x.z, x.w};
+    cuda::store(to, all);
+  }
+
+  // input = gain * residual, not yet divided by its root mean square, whose squares are summed by warp. The residual is
+  // `leaving` of the layer before, or the embedding.
+  __device__ void take_residual(int offset, const float* gain) {
+    squares_toggle ^= 1;
+    const int elements = residual_elements(), padded = padded_inner<T>(op.hidden);
+    float squares[kMost] = {};
+    for (int i = thread * 4; i < padded; i += kReaders * 4) {
+      const bool inside = i < op.hidden;
+      const float4 g = inside ? *reinterpret_cast<const float4*>(gain + i) : float4{0, 0, 0, 0};
+      float4 x[kMost];
+      if (offset < 0) {
+#pragma unroll
+        for (int b = 0; b < kMost; ++b) {
+          float wide[4] = {};
+          if (b < count() && inside) cuda::load(op.embedding + Index{token(b)} * op.hidden + i, wide);
+          x[b] = {wide[0], wide[1], wide[2], wide[3]};
+        }
+      } else {
+        await([&] {
+          bool all = true;
+#pragma unroll
+          for (int b = 0; b < kMost; ++b) {
+            Words<4> w{};
+            if (b < count() && inside) w = look4(floats(offset, b, elements) + i);
+            all = all && sent<float>(w);
+            x[b] = {__uint_as_float(w.word[0]), __uint_as_float(w.word[1]), __uint_as_float(w.word[2]),
+                    __uint_as_float(w.word[3])};
+          }
+          return all;
+        });
+      }
+#pragma unroll
+      for (int b = 0; b < kMost; ++b) {
+        if (b >= count()) break;
+        squares[b] = fmaf(x[b].x, x[b].x, fmaf(x[b].y, x[b].y, fmaf(x[b].z, x[b].z, fmaf(x[b].w, x[b].w, squares[b]))));
+        store4(shared.input + b * input_stride_() + i, {x[b].x * g.x, x[b].y * g.y, x[b].z * g.z, x[b].w * g.w});
+      }
+    }
+#pragma unroll
+    for (int b = 0; b < kMost; ++b) {
+      if (b >= count()) break;
+      const float sum = warp_sum(squares[b]);
+      if (lane == 0) shared.squares[(squares_toggle * kStreamedSequences + b) * kWarps + warp] = sum;
+    }
+    meet();
+  }
+  __device__ float inverse_rms(int b) const {
+    float sum = 0;
+#pragma unroll
+    for (int w = 0; w < kWarps; ++w) sum += shared.squares[(squares_toggle * kStreamedSequences + b) * kWarps + w];
+    return cuda::inverse_rms(sum, op.hidden, op.rms_eps);
+  }
+
+  // input = what other workers sent as T, `elements` of each sequence.
+  __device__ void take_sent(int offset, int elements) {
+    constexpr int kRun = 16 / int{sizeof(T)}, kAtOnce = kMost == 1 ? 2 : 4;
+    const int runs = elements / kRun, padded_runs = padded_inner<T>(elements) / kRun, all = padded_runs * count();
+    for (int first = thread; first < all; first += kReaders * kAtOnce) {
+      const T* from[kAtOnce];
+      Words<4> x[kAtOnce];
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        const int item = first + i * kReaders, b = kMost == 1 ? 0 : item / padded_runs, run = item - b * padded_runs;
+        from[i] = item < all && run < runs ? narrow_part(offset, b, elements) + run * kRun : nullptr;
+      }
+      await([&] {
+        bool ready = true;
+#pragma unroll
+        for (int i = 0; i < kAtOnce; ++i) {
+          x[i] = {};
+          if (from[i]) x[i] = look4(from[i]);
+          ready = ready && sent<T>(x[i]);
+        }
+        return ready;
+      });
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        const int item = first + i * kReaders, b = kMost == 1 ? 0 : item / padded_runs, run = item - b * padded_runs;
+        if (item < all)
+          *reinterpret_cast<uint4*>(shared.input + b * input_stride_() + run * kRun) =
+              uint4{x[i].word[0], x[i].word[1], x[i].word[2], x[i].word[3]};
+      }
+    }
+    meet();
+  }
+
+  // finish(first tile, tiles, sums): called by all threads with the sums of a few tiles by warp.
+  template <class Finish>
+  __device__ void multiply(const StreamShare& share, const Finish& finish) {
+    const int n = count(), stride = input_stride_();
+    const int at_once = kSums / (kTileRows * n);
+    const T* const own_input = shared.input + warp * kTileColumns<T>;
+    for (int first = 0; first < share.count; first += at_once) {
+      const int tiles = min(at_once, share.count - first);
+      float* sums = shared.sums + toggle * kWarps * kSumStride;
+      toggle ^= 1;
+      for (int t = 0; t < tiles; ++t) {
+        TileSums<T> mine;
+        for (int step = 0; step < share.steps; step += kSlotTiles) {
+          const unsigned char* const slot = reader.take();
+          mine.template add<kMost>(slot + warp * kTileBytes, own_input + step * kTileColumns<T>, stride,
+                                   share.steps - step - warp, n, lane);
+          reader.give_back(lane);
+        }
+        mine.store(sums + warp * kSumStride + t * kTileRows * n, n, lane);
+      }
+      meet();
+      finish(share.first + first, tiles, sums);
+    }
+  }
+  // Four threads add up a value of the warps; all four get the sum.
+  __device__ float total(const float* sums, int value) const {
+    float sum = 0;
+#pragma unroll
+    for (int w = 0; w < kWarps; w += 4) sum += sums[(w + thread % 4) * kSumStride + value];
+    sum += __shfl_xor_sync(0xffffffffu, sum, 1);
+    return sum + __shfl_xor_sync(0xffffffffu, sum, 2);
+  }
+  // Calls each(row, sequence, sum) for one value of every fourth thread.
+  template <class Each>
+  __device__ auto rows(const Each& each) {
+    return [this, each](int first, int tiles, const float* sums) {
+      const int n = count(), value = thread / 4;
+      const float sum = total(sums, value);
+      if (value < tiles * kTileRows * n && thread % 4 == 0) each(first * kTileRows + value / n, value % n, sum);
+    };
+  }
+
+  __device__ StreamShare next_share() {
+    return shared.shares[product++];
+  }
+
+  // The residual at `offset`, or the embedding; may not have been sent yet.
+  __device__ float look_at_residual(int offset, int b, int row) const {
+    if (offset < 0) return row < op.hidden ? widen(op.embedding[Index{token(b)} * op.hidden + row]) : 0.0f;
+    return __uint_as_float(look1(floats(offset, b, residual_elements()) + row).word[0]);
+  }
+  __device__ float residual(int offset, int b, int row) const {
+    float x = 0;
+    await([&] {
+      x = look_at_residual(offset, b, row);
+      return __float_as_uint(x) != kUnsent;
+    });
+    return x;
+  }
+
+  __device__ void project(const StreamedLayer& layer, int entering, int elements) {
+    const auto share = next_share();
+    if (share.count == 0) return;
+    take_residual(entering, layer.mixer_gain);
+    end_phase(StepPhase::Residual);
+    multiply(share, rows([&](int row, int b, float sum) {
+               send(floats(layer.projected, b, elements) + row, sum * inverse_rms(b));
+             }));
+    end_phase(StepPhase::Project);
+  }
+
+  // What advance() will read, before its inputs come.
+  __device__ void prefetch_state(const StreamedLayer& layer) const {
+    const int groups = (op.width + kGroupColumns - 1) / kGroupColumns, all = count() * op.channels * groups;
+    const int each = (all + op.workers - 1) / op.workers, g = worker * each + warp, mode = lane / 4;
+    if (warp >= each || g >= all || mode >= op.modes || lane % 4 > 1) return;
+    const int b = g / (op.channels * groups), gate = g / groups % op.channels * op.modes + mode;
+    const Index place = layer.state + ((Index{gate} * 2 + lane % 4) * op.width + g % groups * kGroupColumns) * 4;
+    prefetch(op.sequence[b].entering + place);
+    prefetch(layer.modal + gate * 8);
+  }
+
+  // Gates, blend, recurrence and readout of a few values of a channel by each warp.
+  __device__ void advance(const StreamedLayer& layer) {
+    const int groups = (op.width + kGroupColumns - 1) / kGroupColumns, all = count() * op.channels * groups;
+    const int values = op.channels * op.width, mixed = (values + 7) / 8 * 8;
+    // Neighbours to the same worker: they lie in the same lines of the exchange.
+    const int each = (all + op.workers - 1) / op.workers, end = min(all, (worker + 1) * each);
+    for (int g = worker * each + warp; g < end; g += kWarps) {
+      const int b = g / (op.channels * groups), k = g / groups % op.channels;
+      const int mode = lane / 4, column = g % groups * kGroupColumns + lane % 4 * 2;
+      const bool used = mode < op.modes, inside = column < op.width;
+      const int gate = k * op.modes + (used ? mode : 0);
+      const Index place = layer.state + ((Index{gate} * 2) * op.width + (inside ? column : 0)) * 4;
+      const float2 re = *reinterpret_cast<const float2*>(op.sequence[b].entering + place);
+      const float2 im = *reinterpret_cast<const float2*>(op.sequence[b].entering + place + op.width * 4);
+      const float4 turn = reinterpret_cast<const float4*>(layer.modal)[gate * 2];
+      const float4 rest = reinterpret_cast<const float4*>(layer.modal)[gate * 2 + 1];
+      const float blend = layer.blend[k];
+
+      const float* from = floats(layer.projected, b, op.mixer_rows);
+      const float* v0 = from + k * op.width;
+      Words<2> own, norm;
+      Words<1> gates[3];
+      await([&] {
+        norm = look2(v0 + (lane * 2 < op.width ? lane * 2 : 0));
+        own = look2(v0 + (inside ? column : 0));
+        bool all_sent = sent<float>(own) && sent<float>(norm);
+#pragma unroll
+        for (int i = 0; i < 3; ++i) {
+          gates[i] = look1(from + values + i * op.channels * op.modes + gate);
+          all_sent = all_sent && sent<float>(gates[i]);
+        }
+        return all_sent;
+      });
+      const auto square = [](const Words<2>& w) {
+        const float x = __uint_as_float(w.word[0]), y = __uint_as_float(w.word[1]);
+        return fmaf(x, x, y * y);
+      };
+      float squares = lane * 2 < op.width ? square(norm) : 0.0f;
+      for (int p = lane * 2 + 64; p < op.width; p += 64) {
+        await([&] {
+          norm = look2(v0 + p);
+          return sent<float>(norm);
+        });
+        squares += square(norm);
+      }
+      const float scale = cuda::blend_scale(blend, cuda::inverse_rms(warp_sum(squares), op.width, op.value_eps));
+      const float write = 2 * cuda::sigmoid(__uint_as_float(gates[0].word[0]) + rest.y);
+      const float read = 2 * cuda::sigmoid(__uint_as_float(gates[1].word[0]) + rest.z);
+      const float kept = cuda::sigmoid(-(__uint_as_float(gates[2].word[0]) + rest.w));  // exp(-softplus)
+      const float cosine = kept * turn.x, sine = kept * turn.y;
+      float z[2];
+      float2 new_re, new_im;
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const float a = i ? re.y : re.x, c = i ? im.y : im.x;
+        const float written = write * scale * __uint_as_float(own.word[i]);
+        const float x = fmaf(cosine, a, fmaf(-sine, c, written)), y = fmaf(sine, a, cosine * c);
+        (i ? new_re.y : new_re.x) = x;
+        (i ? new_im.y : new_im.x) = y;
+        z[i] = used ? read * fmaf(x, turn.z, fmaf(-y, turn.w, -rest.x * written)) : 0.0f;
+      }
+      if (used && inside) {
+        *reinterpret_cast<float2*>(op.sequence[b].leaving + place) = new_re;
+        *reinterpret_cast<float2*>(op.sequence[b].leaving + place + op.width * 4) = new_im;
+      }
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+#pragma unroll
+        for (int step = 4; step < 32; step *= 2) z[i] += __shfl_xor_sync(0xffffffffu, z[i], step);
+      }
+      T* to = narrow_part(layer.mixed, b, mixed);
+      if (mode == 0 && inside) send_pair(to + k * op.width + column, z[0], z[1]);
+      if (k == op.channels - 1 && g % groups == groups - 1 && values + 2 * lane < mixed)
+        send_pair(to + values + 2 * lane, 0, 0);
+    }
+  }
+
+  __device__ const float2* turns_of(const StreamedLayer& layer, int b) const {
+    return shared.turns + ((layer.window == 0 ? 1 : 0) * kStreamedSequences + b) * (kRowMaxColumns / 2);
+  }
+
+  __device__ static int seen_by(const StreamedLayer& layer, Index position) {
+    return static_cast<int>(layer.window > 0 && position >= layer.window ? layer.window : position + 1);
+  }
+  __device__ int attention_elements(const StreamedLayer& layer) const {
+    return layer.heads * layer.most_shares * (layer.head_dim + 4);
+  }
+
+  // The keys and values that attend() will read for its first item, before its query comes.
+  __device__ void prefetch_caches(const StreamedLayer& layer) const {
+    const auto& sequence = op.sequence[0];
+    const int seen = seen_by(layer, sequence.position), used = (seen + layer.share - 1) / layer.share;
+    if (worker >= layer.heads * used) return;
+    const int head = worker / used, begin = worker % used * layer.share, rows = min(layer.share, seen - begin);
+    const Index row_bytes = Index{layer.kv_heads} * layer.head_dim * Index{sizeof(T)};
+    const Index column = Index{head / (layer.heads / layer.kv_heads)} * layer.head_dim * Index{sizeof(T)};
+    const Index oldest = sequence.position + 1 - seen + begin;
+    const int first_row = static_cast<int>(layer.ring > 0 ? oldest % layer.ring : oldest);
+    for (int i = thread; i < 2 * rows; i += kReaders) {
+      int row = first_row + i / 2;
+      if (layer.ring > 0 && row >= layer.ring) row -= layer.ring;
+      const Index from = i % 2 ? layer.values + layer.values_per_row * sequence.capacity
+                               : layer.keys + layer.keys_per_row * sequence.capacity;
+      prefetch(sequence.rows + from + row * row_bytes + column);
+    }
+  }
+
+  // Attention of one head of one sequence over one share of the positions, by the whole block.
+  template <int kLanes>
+  __device__ void attend(const StreamedLayer& layer) {
+    using Part = LanePart<T, true>;
+    constexpr int kSize = Part::kSize, kGroups = 32 / kLanes, kBatch = 2;
+    const int d = layer.head_dim, half = d / 2;
+    const int query_width = layer.heads * d, row_width = layer.kv_heads * d;
+    const int elements = (query_width + 2 * row_width + kTileRows - 1) / kTileRows * kTileRows;
+    int item = worker;
+    for (int b = 0; b < count(); ++b) {
+      const auto& sequence = op.sequence[b];
+      const int seen = seen_by(layer, sequence.position), used = (seen + layer.share - 1) / layer.share;
+      for (; item < layer.heads * used; item += op.workers) {
+        const int head = item / used, index = item % used, kv_head = head / (layer.heads / layer.kv_heads);
+        const bool last = index == used - 1;
+        const float* from = floats(layer.projected, b, elements);
+        const float2* turns = turns_of(layer, b);
+        T* keys =
+            reinterpret_cast<T*>(sequence.rows + layer.keys + layer.keys_per_row * sequence.capacity) + kv_head * d;
+        T* values =
+            reinterpret_cast<T*>(sequence.rows + layer.values + layer.values_per_row * sequence.capacity) + kv_head * d;
+        meet();
+        // The query, and for the last share the new key and value, rotated.
+        if (thread < 3 * half) {
+          const int what = thread / half, i = thread % half;
+          const float* x = from + (what == 0   ? head * d
+                                   : what == 1 ? query_width + kv_head * d
+                                               : query_width + row_width + kv_head * d);
+          if (what == 0 || last) {
+            Words<1> a, c;
+            await([&] {
+              a = look1(x + i);
+              c = look1(x + i + half);
+              return sent<float>(a) && sent<float>(c);
+            });
+            const float first = __uint_as_float(a.word[0]), second = __uint_as_float(c.word[0]);
+            const float2 turn = what == 2 ? float2{1, 0} : turns[i];
+            const float turned[2] = {fmaf(first, turn.x, -second * turn.y), fmaf(second, turn.x, first * turn.y)};
+            if (what == 0) {
+              const float scale = rsqrtf(static_cast<float>(d)) * kScoreUnit<T>;
+              shared.query[i] = turned[0] * scale;
+              shared.query[i + half] = turned[1] * scale;
+            } else {
+              T* to = shared.fresh + (what - 1) * kRowMaxColumns;
+              to[i] = narrow<T>(turned[0]);
+              to[i + half] = narrow<T>(turned[1]);
+            }
+          }
+        }
+        meet();
+        if (last && head % (layer.heads / layer.kv_heads) == 0 && warp < 2) {
+          const Index row = layer.ring > 0 ? sequence.position % layer.ring : sequence.position;
+          T* to = (warp == 0 ? keys : values) + row * row_width;
+          for (int i = lane; i < d; i += 32) to[i] = shared.fresh[warp * kRowMaxColumns + i];
+        }
+
+        const int begin = index * layer.share, total_rows = min(layer.share, seen - begin);
+        const int cached = last ? total_rows - 1 : total_rows;
+        const Index oldest = sequence.position + 1 - seen + begin;
+        const int first_row = static_cast<int>(layer.ring > 0 ? oldest % layer.ring : oldest);
+        const int place = lane % kLanes, group = warp * kGroups + lane / kLanes;
+        float query[kSize];
+#pragma unroll
+        for (int c = 0; c < kSize; ++c) query[c] = place * kSize + c < d ? shared.query[place * kSize + c] : 0.0f;
+        WeightedSum<T, kSize> mine;
+        for (int base = 0; base < total_rows; base += kWarps * kGroups * kBatch) {
+          Part key[kBatch], value[kBatch];
+#pragma unroll
+          for (int u = 0; u < kBatch; ++u) {
+            const int r = base + u * kWarps * kGroups + group;
+            key[u] = value[u] = Part::zero();
+            if (r < total_rows) {
+              int row = first_row + r;
+              if (layer.ring > 0 && row >= layer.ring) row -= layer.ring;
+              key[u] = Part::load(r < cached ? keys + Index{row} * row_width : shared.fresh, place, d);
+              value[u] =
+                  Part::load(r < cached ? values + Index{row} * row_width : shared.fresh + kRowMaxColumns, place, d);
+            }
+          }
+          float scores[kBatch], top = mine.largest;
+#pragma unroll
+          for (int u = 0; u < kBatch; ++u) {
+            float k[kSize], dot = 0;
+            key[u].unpack(k);
+#pragma unroll
+            for (int c = 0; c < kSize; ++c) dot = fmaf(query[c], k[c], dot);
+            dot = sum_over_lanes<kLanes>(dot);
+            scores[u] = base + u * kWarps * kGroups + group < total_rows ? dot : -INFINITY;
+            top = fmaxf(top, scores[u]);
+          }
+          const float level = top == -INFINITY ? 0.0f : top, fade = weight_of<T>(mine.largest - level);
+          mine.largest = top;
+          mine.sum *= fade;
+#pragma unroll
+          for (int c = 0; c < kSize; ++c) mine.out[c] *= fade;
+#pragma unroll
+          for (int u = 0; u < kBatch; ++u) {
+            float v[kSize];
+            value[u].unpack(v);
+            const float weight = weight_of<T>(scores[u] - level);
+            mine.sum += weight;
+#pragma unroll
+            for (int c = 0; c < kSize; ++c) mine.out[c] = fmaf(weight, v[c], mine.out[c]);
+          }
+        }
+        // The groups of a warp, then the warps.
+#pragma unroll
+        for (int step = 16; step >= kLanes; step /= 2) {
+          float other[kSize];
+#pragma unroll
+          for (int c = 0; c < kSize; ++c) other[c] = __shfl_xor_sync(0xffffffffu, mine.out[c], step);
+          const float largest = __shfl_xor_sync(0xffffffffu, mine.largest, step);
+          const float sum = __shfl_xor_sync(0xffffffffu, mine.sum, step);
+          mine.merge(largest, sum, other);
+        }
+        float* parts = shared.sums;
+        if (lane < kLanes) {
+#pragma unroll
+          for (int c = 0; c < kSize; ++c) parts[warp * kPartStride + lane * kSize + c] = mine.out[c];
+          parts[warp * kPartStride + kRowMaxColumns] = mine.largest;
+          parts[warp * kPartStride + kRowMaxColumns + 1] = mine.sum;
+        }
+        meet();
+        if (thread < d) {
+          WeightedSum<T, 1> whole;
+#pragma unroll
+          for (int w = 0; w < kWarps; ++w) {
+            const float out[1] = {parts[w * kPartStride + thread]};
+            whole.merge(parts[w * kPartStride + kRowMaxColumns], parts[w * kPartStride + kRowMaxColumns + 1], out);
+          }
+          float* to = floats(layer.mixed, b, attention_elements(layer)) + (head * layer.most_shares + index) * (d + 4);
+          send(to + thread, whole.out[0]);
+          if (thread == 0) {
+            send(to + d, whole.largest);
+            send(to + d + 1, whole.sum);
+          }
+        }
+      }
+      item -= layer.heads * used;
+    }
+  }
+
+  // input = the shares of each head put together, four columns by each thread at once.
+  __device__ void take_attention(const StreamedLayer& layer) {
+    const int d = layer.head_dim, runs = layer.heads * d / 4, padded = padded_inner<T>(layer.heads * d) / 4;
+    for (int item = thread; item < padded * count(); item += kReaders) {
+      const int b = item / padded, run = item % padded;
+      float4 out{0, 0, 0, 0};
+      if (run < runs) {
+        const int head = run * 4 / d, column = run * 4 % d;
+        const int used = (seen_by(layer, op.sequence[b].position) + layer.share - 1) / layer.share;
+        const float* from = floats(layer.mixed, b, attention_elements(layer)) + head * layer.most_shares * (d + 4);
+        WeightedSum<T, 4> whole;
+        for (int s = 0; s < used; ++s, from += d + 4) {
+          Words<4> x;
+          Words<2> ends;
+          await([&] {
+            x = look4(from + column);
+            ends = look2(from + d);
+            return sent<float>(x) && sent<float>(ends);
+          });
+          const float part_out[4] = {__uint_as_float(x.word[0]), __uint_as_float(x.word[1]), __uint_as_float(x.word[2]),
+                                     __uint_as_float(x.word[3])};
+          whole.merge(__uint_as_float(ends.word[0]), __uint_as_float(ends.word[1]), part_out);
+        }
+        const float inverse = 1.0f / whole.sum;
+        out = {whole.out[0] * inverse, whole.out[1] * inverse, whole.out[2] * inverse, whole.out[3] * inverse};
+      }
+      store4(shared.input + b * input_stride_() + run * 4, out);
+    }
+    meet();
+  }
+
+  // Takes an input and adds its product to the residual, whose part is read while the input is on its way.
+  template <class Take>
+  __device__ void add_product(float scale, int entering, int leaving, StepPhase waits, StepPhase multiplies,
+                              const Take& take) {
+    const auto share = next_share();
+    if (share.count == 0) return;
+    const int elements = residual_elements(), n = count(), value = thread / 4;
+    const int own = share.first * kTileRows + value / n;
+    const bool used = value < kSums / (kTileRows * n) * kTileRows * n && value < share.count * kTileRows * n;
+    const float before = used && thread % 4 == 0 ? look_at_residual(entering, value % n, own) : 0.0f;
+    take();
+    end_phase(waits);
+    multiply(share, rows([&](int row, int b, float sum) {
+               const bool known = row == own && __float_as_uint(before) != kUnsent;
+               const float x = known ? before : residual(entering, b, row);
+               send(floats(leaving, b, elements) + row, fmaf(scale, sum, x));
+             }));
+    end_phase(multiplies);
+  }
+
+  __device__ void feed_forward(const StreamedLayer& layer) {
+    const auto up = next_share();
+    const int hidden = (op.units + 7) / 8 * 8;
+    if (up.count > 0) {
+      take_residual(layer.middle, layer.ffn_gain);
+      end_phase(StepPhase::Middle);
+      multiply(up, [&](int first, int tiles, const float* sums) {
+        const int n = count(), item = thread / 4, b = item / (tiles * 8), tile = item / 8 % tiles, unit = item % 8;
+        if (warp * 8 >= tiles * 8 * n) return;
+        const int value = (tile * kTileRows + unit) * n + b;
+        const float inverse = inverse_rms(b);
+        const float gate = total(sums, value) * inverse, linear = total(sums, value + 8 * n) * inverse;
+        const float x = gate * cuda::sigmoid(gate) * linear, next = __shfl_down_sync(0xffffffffu, x, 4);
+        if (thread % 8 == 0) send_pair(narrow_part(layer.hidden, b, hidden) + (first + tile) * 8 + unit, x, next);
+      });
+      end_phase(StepPhase::GateUp);
+    }
+    add_product(1, layer.middle, layer.leaving, StepPhase::Hidden, StepPhase::Down,
+                [&] { take_sent(layer.hidden, hidden); });
+  }
+
+  __device__ void head(int entering) {
+    const auto share = next_share();
+    if (share.count == 0) return;
+    take_residual(entering, op.last_gain);
+    LogitKey best = 0;
+    multiply(share, rows([&](int row, int b, float sum) {
+               if (row >= op.vocabulary) return;
+               const float logit = sum * inverse_rms(b);
+               op.logits[Index{b} * op.vocabulary + row] = logit;
+               const auto key = logit_key(logit, row);
+               best = key > best ? key : best;
+             }));
+    // A thread's values all belong to one sequence.
+    meet();
+    auto* all = reinterpret_cast<LogitKey*>(shared.sums);
+    if (thread % 4 == 0) all[thread / 4] = best;
+    meet();
+    const int n = count();
+    if (thread < n) {
+      for (int i = thread; i < kSums / (kTileRows * n) * kTileRows * n; i += n) best = all[i] > best ? all[i] : best;
+      atomicMax(op.keys + thread, best);
+    }
+  }
+
+  __device__ void run() {
+    if (op.cycles != nullptr) since = clock64();
+    copy_words(op.layer, shared.layers, op.layers);
+    for (int i = thread; i < Shared<T>::products(op.layers); i += kReaders)
+      shared.shares[i] = op.shares[i * op.workers + worker];
+    meet();
+    // Angles are reduced in double: a position of 100,000 leaves float too few digits.
+    bool known[2] = {};
+    for (int l = 0; l < op.layers; ++l) {
+      const auto& layer = shared.layers[l];
+      bool& kind = known[layer.window == 0];
+      if (!layer.attends || kind) continue;
+      kind = true;  // layers of a kind share their angles
+      const int half = layer.head_dim / 2;
+      for (int i = thread; i < half * count(); i += kReaders) {
+        double s, c;
+        sincos(static_cast<double>(op.sequence[i / half].position) * layer.frequencies[i % half], &s, &c);
+        const_cast<float2*>(turns_of(layer, i / half))[i % half] = {static_cast<float>(c), static_cast<float>(s)};
+      }
+    }
+    end_phase(StepPhase::Begin);
+    int entering = -1;
+    for (int l = 0; l < op.layers; ++l) {
+      const StreamedLayer& layer = shared.layers[l];
+      if (layer.attends) {
+        const int query_width = layer.heads * layer.head_dim,
+                  rows_out = query_width + 2 * layer.kv_heads * layer.head_dim;
+        prefetch_caches(layer);
+        project(layer, entering, (rows_out + kTileRows - 1) / kTileRows * kTileRows);
+        if (layer.head_dim * 2 <= kRowMaxColumns)
+          attend<kRowMaxColumns* int{sizeof(T)} / 32>(layer);
+        else
+          attend<kRowMaxColumns* int{sizeof(T)} / 16>(layer);
+        end_phase(StepPhase::Attend);
+        add_product(1, entering, layer.middle, StepPhase::Mixed, StepPhase::Output, [&] { take_attention(layer); });
+      } else {
+        prefetch_state(layer);
+        project(layer, entering, op.mixer_rows);
+        advance(layer);
+        end_phase(StepPhase::Advance);
+        add_product(op.out_scale, entering, layer.middle, StepPhase::Mixed, StepPhase::Output,
+                    [&] { take_sent(layer.mixed, (op.channels * op.width + 7) / 8 * 8); });
+      }
+      feed_forward(layer);
+      entering = layer.leaving;
+    }
+    head(entering);
+    end_phase(StepPhase::Head);
+  }
+};
+
+// Copies a worker's stream into its ring, a row of tiles after the other.
+template <class T>
+__device__ void stream_weights(const StreamedStep<T>& op, const TileRing& ring, int worker) {
+  RingPlace place{ring}, landed{ring};
+  int on_their_way = 0;
+  const auto* from = reinterpret_cast<const unsigned char*>(op.streams) + op.stream_begin[worker] * kTileBytes;
+  const int products = Shared<T>::products(op.layers);
+  StreamShare next = op.shares[worker];
+  for (int p = 0; p < products; ++p) {
+    const StreamShare share = next;
+    if (p + 1 < products) next = op.shares[(p + 1) * op.workers + worker];
+    for (int t = 0; t < share.count; ++t) {
+      for (int step = 0; step < share.steps; step += kSlotTiles) {
+        const int bytes = min(kSlotTiles, share.steps - step) * kTileBytes;
+        if (on_their_way == op.in_flight) {
+          landed.await_filled();
+          landed.advance();
+        } else {
+          ++on_their_way;
+        }
+        place.fill(from, static_cast<unsigned>(bytes));
+        from += bytes;
+      }
+    }
+  }
+}
+
+}  // namespace essh::cuda::device
