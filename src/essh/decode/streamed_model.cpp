@@ -91,9 +91,9 @@ template <class T>
 std::unique_ptr<StreamedModel<T>> StreamedModel<T>::make(const Model<T>& model, const Weights& weights,
                                                          const std::vector<StatePart>& parts,
                                                          const std::vector<Index>& fixed_offsets, Stream& stream) {
+  const auto& c = model.config();
+  if (stream.device() == Device::Cpu || !fits(c)) return nullptr;
   if constexpr (kWithCuda) {
-    const auto& c = model.config();
-    if (stream.device() == Device::Cpu || !fits(c)) return nullptr;
     Index widest = std::max(c.hidden_size, c.intermediate_size);
     for (Index layer = 0; layer < c.num_hidden_layers; ++layer) {
       const auto kind = c.kind(layer);
@@ -113,11 +113,8 @@ std::unique_ptr<StreamedModel<T>> StreamedModel<T>::make(const Model<T>& model, 
       return nullptr;
     }
     return made;
-  } else {
-    static_cast<void>(model), static_cast<void>(weights), static_cast<void>(parts);
-    static_cast<void>(fixed_offsets), static_cast<void>(stream);
-    return nullptr;
   }
+  return nullptr;
 }
 
 template <class T>
