@@ -64,7 +64,8 @@ void run(const Options& o) {
   const auto hash = model_hash(folder);
   const auto tiers = wanted_tiers(o, folder, parent.config);
   const bool several = tiers.size() > 1 || o.all == "all";
-  ExportOptions options{.dtype = parse_dtype(o.dtype.empty() ? parent.config.torch_dtype : o.dtype),
+  const auto own = matrix_format(parent.config);
+  ExportOptions options{.format = o.dtype.empty() ? own : parse_matrix_format(o.dtype),
                         .existing = o.force ? ExistingFolder::Replace : ExistingFolder::Refuse};
   if (!o.shard_bytes.empty())
     options.shard_bytes = std::max<std::uint64_t>(1, parse_bytes(o.shard_bytes, "--shard-bytes"));
@@ -78,11 +79,11 @@ void run(const Options& o) {
   }
   if (several) make_folder(o.out);
   // Matrices may lose bits here, and only here.
-  const bool rounded = dtype_size(options.dtype) < dtype_size(parse_dtype(parent.config.torch_dtype)) ||
-                       (options.dtype != parse_dtype(parent.config.torch_dtype) && options.dtype != DType::F32);
+  const auto name = matrix_format_name(options.format);
+  const bool rounded = options.format.quantisation || (options.format != own && options.format != MatrixFormat{});
   if (rounded)
     log::info("matrices are rounded from {} to {}: the exports equal the family rounded alike, not the family itself",
-              parent.config.torch_dtype, torch_name(options.dtype));
+              matrix_format_name(own), name);
   Json list = Json::array();
   for (std::size_t i = 0; i < tiers.size(); ++i) {
     const auto& tier = tiers[i];
@@ -92,13 +93,13 @@ void run(const Options& o) {
     if (!o.json)
       fmt::print("{:<8} {:>3} channels {:>6} ffn {:>14} parameters  {}{}\n", tier.name, tier.capacity.channels,
                  tier.capacity.ffn, cost.parameters, target.string(),
-                 rounded ? fmt::format(" (rounded to {})", torch_name(options.dtype)) : "");
+                 rounded ? fmt::format(" (rounded to {})", name) : "");
     list.push_back({{"tier", tier.name},
                     {"folder", target.string()},
                     {"channels", tier.capacity.channels},
                     {"ffn", tier.capacity.ffn},
                     {"parameters", cost.parameters},
-                    {"dtype", torch_name(options.dtype)},
+                    {"dtype", name},
                     {"rounded", rounded}});
   }
   if (o.json) fmt::print("{}\n", to_text({{"model", o.model}, {"exports", list}}, 2));
@@ -116,7 +117,7 @@ void add_export(CLI::App& app) {
   add_number(*verb, "--xi", o->budget, "a budget for the two-rate map", 1e-6, 1);
   add_number(*verb, "--channels", o->channels, "spectral channels to keep", 1, 1 << 24);
   add_number(*verb, "--ffn", o->ffn, "feed-forward units to keep", 1, 1 << 24);
-  verb->add_option("--dtype", o->dtype, "stored matrices: f32, bf16, f16 (the family's own by default)");
+  verb->add_option("--dtype", o->dtype, "stored matrices: f32, bf16, f16, fp8, q8, q4 (the family's own by default)");
   verb->add_option("--shard-bytes", o->shard_bytes, "split the weights into files of at most this size (default 5GB)");
   verb->add_option("-o,--out", o->out, "the new folder, or the folder of folders")->required();
   verb->add_flag("--force", o->force, "replace model folders of these names");

@@ -68,15 +68,19 @@ void print(const FolderFacts& facts, const ModelConfig& config) {
   } else if (!origin.kind.empty()) {
     fmt::print("{} family\n", origin.kind);
   }
-  fmt::print("{} matrices, {} on disk, {}\n", config.torch_dtype, format_bytes(static_cast<double>(facts.disk_bytes)),
+  fmt::print("{} matrices, {} on disk, {}\n", matrix_format_name(matrix_format(config)),
+             format_bytes(static_cast<double>(facts.disk_bytes)),
              facts.tokenizer.empty() ? "no tokenizer" : facts.tokenizer);
 }
 
 Json to_json(const FolderFacts& facts, const ModelConfig& config) {
   const auto known = [](const std::string& text) { return text.empty() ? Json() : Json(text); };
-  return {{"folder", facts.folder.string()},  {"kind", known(facts.origin.kind)},
-          {"tier", known(facts.origin.tier)}, {"parent", known(facts.origin.parent)},
-          {"dtype", config.torch_dtype},      {"tokenizer", known(facts.tokenizer)},
+  return {{"folder", facts.folder.string()},
+          {"kind", known(facts.origin.kind)},
+          {"tier", known(facts.origin.tier)},
+          {"parent", known(facts.origin.parent)},
+          {"dtype", matrix_format_name(matrix_format(config))},
+          {"tokenizer", known(facts.tokenizer)},
           {"disk_bytes", facts.disk_bytes}};
 }
 

@@ -33,7 +33,7 @@ void init(const Options& o) {
   const auto modes = parse_modal_init(o.modes);
   Parameters<float> parameters(config);
   initialise(parameters, config, o.seed, modes);
-  SaveOptions save{.dtype = parse_dtype(o.dtype),
+  SaveOptions save{.format = {parse_dtype(o.dtype)},
                    .existing = o.force ? ExistingFolder::Replace : ExistingFolder::Refuse};
   save.provenance =
       to_text({{"format", 1}, {"kind", "initial"}, {"preset", o.preset}, {"seed", o.seed}, {"modes", o.modes}}, 2);

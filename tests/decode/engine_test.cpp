@@ -96,7 +96,7 @@ TEST_F(StoredEngine, HalfPrecisionFoldersComputeTheirRoundedValues) {
   const auto tokens = random_tokens(90, config.vocab_size, 4);
   for (const auto dtype : {DType::BF16, DType::F16, DType::F32}) {
     save_model(folder / "half", config, model.parameters, full_capacity(config),
-               {.dtype = dtype, .existing = ExistingFolder::Replace});
+               {.format = {dtype}, .existing = ExistingFolder::Replace});
     const auto stored = StoredModel::open(folder / "half");
     std::size_t in_format = 0;
     for (const auto& weight : stored.weights().tensors)
@@ -126,7 +126,7 @@ TEST_F(StoredEngine, ValuesThatAreNotFiniteAreRefusedInEveryFormat) {
   model.parameters.tensor(model.parameters.layout().find(1, "self_attn.q_proj.weight"))[3] = INFINITY;
   for (const auto dtype : {DType::F32, DType::BF16, DType::F16}) {
     save_model(folder / "bad", config, model.parameters, full_capacity(config),
-               {.dtype = dtype, .existing = ExistingFolder::Replace});
+               {.format = {dtype}, .existing = ExistingFolder::Replace});
     EXPECT_NE(message_of([&] { StoredModel::open(folder / "bad"); }).find("q_proj.weight has 1 values"),
               std::string::npos);
     EXPECT_NO_THROW(StoredModel::open(folder / "bad", NonFinite::Accept));

@@ -53,7 +53,7 @@ struct ExportTest : ::testing::Test {
 
 TEST_F(ExportTest, EveryTierEqualsTheParentBitwiseInEveryDtype) {
   for (const auto dtype : {DType::F32, DType::BF16, DType::F16}) {
-    export_all({.dtype = dtype,
+    export_all({.format = {dtype},
                 .existing = ExistingFolder::Replace,
                 .shard_bytes = dtype == DType::BF16 ? std::uint64_t{4096} : 5'000'000'000});
     for (const auto& tier : tiers_of(config)) {
@@ -63,6 +63,30 @@ TEST_F(ExportTest, EveryTierEqualsTheParentBitwiseInEveryDtype) {
       EXPECT_EQ(full_capacity(read_config(folder / tier.name)), tier.capacity);
     }
   }
+}
+
+// The codes are those of the slice, not of the parent's longer rows; the engine computes with what they stand for.
+TEST_F(ExportTest, QuantisedExportsAreTheQuantisedSlice) {
+  for (const char* format : {"q8", "q4", "fp8"}) {
+    export_all({.format = parse_matrix_format(format), .existing = ExistingFolder::Replace});
+    for (const auto& tier : tiers_of(config)) {
+      const auto result = verify_model(folder / tier.name, folder / "family", stream);
+      EXPECT_TRUE(result.good()) << tier.name << " in " << format << "\n" << faults(result);
+      const auto found = read_config(folder / tier.name);
+      EXPECT_EQ(found.quantization.format, format);
+      EXPECT_EQ(matrix_format_name(matrix_format(found)), format);
+    }
+  }
+  // Other weights of the same sizes are found out.
+  auto parent = load_model(folder / "family");
+  for (std::size_t i = 0; i < parent.parameters.layout().tensors().size(); ++i) {
+    if (parent.parameters.layout().tensors()[i].name.ends_with("down_proj.weight")) parent.parameters.tensor(i)[0] += 1;
+  }
+  export_tier(parent, folder / "family", "x", tiers_of(config)[3], folder / "other",
+              {.format = parse_matrix_format("q8")});
+  EXPECT_NE(faults(verify_model(folder / "other", folder / "family", stream)).find("row 0 is not the parent's"),
+            std::string::npos);
+  EXPECT_THROW(parse_matrix_format("q5"), Error);
 }
 
 TEST_F(ExportTest, ASliceInMemoryIsTheExport) {

@@ -14,10 +14,14 @@ namespace {
 constexpr std::size_t kMostPoints = 10'000;
 
 Index file_bytes(const ModelConfig& config, Capacity capacity) {
-  const auto dtype = parse_dtype(config.torch_dtype);
+  const auto format = matrix_format(config);
   Index bytes = 0;
-  for (const auto& tensor : tensor_list(slice(config, capacity)))
-    bytes += tensor.rows * tensor.cols * static_cast<Index>(dtype_size(stored_dtype(tensor, dtype)));
+  for (const auto& tensor : tensor_list(slice(config, capacity))) {
+    if (const auto own = format.quantisation ? tensor_quantisation(tensor, *format.quantisation) : std::nullopt)
+      bytes += tensor.rows * (code_bytes(*own, tensor.cols) + 2 * scale_count(tensor.cols));
+    else
+      bytes += tensor.rows * tensor.cols * static_cast<Index>(dtype_size(stored_dtype(tensor, format.dtype)));
+  }
   return bytes;
 }
 

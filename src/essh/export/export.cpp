@@ -9,7 +9,7 @@ void export_tier(const LoadedModel& parent, const std::filesystem::path& parent_
                  const Tier& tier, const std::filesystem::path& target, const ExportOptions& options) {
   refuse_overlap(parent_folder, target);
   const auto cost = cost_of(parent.config, tier.capacity);
-  SaveOptions save{.dtype = options.dtype,
+  SaveOptions save{.format = options.format,
                    .copied = companion_files(parent_folder),
                    .existing = options.existing,
                    .shard_bytes = options.shard_bytes};

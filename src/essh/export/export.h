@@ -7,7 +7,7 @@
 namespace essh {
 
 struct ExportOptions {
-  DType dtype = DType::F32;
+  MatrixFormat format = {};
   ExistingFolder existing = ExistingFolder::Refuse;
   std::uint64_t shard_bytes = TensorFilesWriter::kShardBytes;
 };

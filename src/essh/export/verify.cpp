@@ -22,18 +22,46 @@ constexpr std::size_t kSequences = 2;
 constexpr std::size_t kLength = 160;  // two whole chunks of the scan and a partial one
 constexpr std::size_t kSteps = 4;     // token by token
 
-// The parent's values as this folder's dtype would store them. Whether that changed any.
-bool round_like(Parameters<float>& parameters, const TensorFiles& files) {
+// The slice of a parent's matrix that an export quantised, as its codes stand for it. The codes and scales must be
+// those of the folder.
+void quantise_like(Matrix<float> parent, Quantisation quantisation, const ModelTensor& child,
+                   const TensorFiles& files) {
+  const auto& codes = *files.find(child.name);
+  const auto& scales = *files.find(scale_name(child.name));
+  std::vector<std::byte> stored_codes(codes.info->bytes()), stored_scales(scales.info->bytes());
+  codes.file->read(*codes.info, stored_codes);
+  scales.file->read(*scales.info, stored_scales);
+  std::vector<std::byte> row_codes(static_cast<std::size_t>(code_bytes(quantisation, child.cols)));
+  std::vector<BFloat16> row_scales(static_cast<std::size_t>(scale_count(child.cols)));
+  for (Index r = 0; r < child.rows; ++r) {
+    const std::span row(parent.row(r), static_cast<std::size_t>(child.cols));
+    quantise_row(quantisation, row, row_codes, row_scales);
+    const auto factors = std::as_bytes(std::span(row_scales));
+    const auto at = static_cast<std::size_t>(r);
+    if (!std::ranges::equal(row_codes, std::span(stored_codes).subspan(at * row_codes.size(), row_codes.size())) ||
+        !std::ranges::equal(factors, std::span(stored_scales).subspan(at * factors.size(), factors.size())))
+      fail(ErrorKind::BadFile, "{}: row {} is not the parent's in {}", child.name, r, quantisation_name(quantisation));
+    dequantise_row(quantisation, row_codes, row_scales, row);
+  }
+}
+
+// The parent's values as this folder would store them. Whether that changed any.
+bool round_like(Parameters<float>& parameters, const ModelConfig& child, const TensorFiles& files) {
   bool changed = false;
   const auto& tensors = parameters.layout().tensors();
+  const auto own = tensor_list(child);
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     const auto dtype = files.find(tensors[i].name)->info->dtype;
     if (dtype == DType::F32 || dtype == DType::F64) continue;
     const auto values = parameters.tensor(i);
     const std::vector<float> exact(values.begin(), values.end());
-    std::vector<std::byte> stored(values.size() * dtype_size(dtype));
-    encode_elements<float>(dtype, values, stored);
-    decode_elements<float>(dtype, stored, values);
+    if (const auto quantisation = quantisation_of(dtype)) {
+      quantise_like(dense(values.data(), tensors[i].rows, tensors[i].cols), *quantisation, own[i], files);
+    } else {
+      std::vector<std::byte> stored(values.size() * dtype_size(dtype));
+      encode_elements<float>(dtype, values, stored);
+      decode_elements<float>(dtype, stored, values);
+    }
     changed = changed || !std::equal(exact.begin(), exact.end(), values.begin());
   }
   return changed;
@@ -76,7 +104,7 @@ void compare_with_parent(const StoredModel& child, const fs::path& folder, const
         {"parent", false, fmt::format("{} is not a slice of {}", folder.string(), parent_folder.string())});
     return;
   }
-  const bool rounded = round_like(loaded.parameters, TensorFiles::open(folder));
+  const bool rounded = round_like(loaded.parameters, child.config(), TensorFiles::open(folder));
   const Tier tier{"full", 1, capacity};
   const EngineOptions options{.precision = precision};
   Engine ours(child, stream, options), theirs(StoredModel(std::move(loaded)), stream, options);
@@ -92,7 +120,8 @@ void compare_with_parent(const StoredModel& child, const fs::path& folder, const
   }
   const auto place = fmt::format("at {} in {} on {}", sizes_of(child.config(), capacity),
                                  precision == Precision::BFloat16 ? "bf16" : "float32", stream.description());
-  const auto how = rounded ? fmt::format(", the parent rounded to {} first", child.config().torch_dtype) : "";
+  const auto how =
+      rounded ? fmt::format(", the parent rounded to {} first", matrix_format_name(matrix_format(child.config()))) : "";
   result.checks.push_back(
       {"parent", different == 0,
        different == 0 ? fmt::format("{} logits equal bit by bit {}{}", total, place, how)

@@ -187,6 +187,7 @@ Json config_json(const ModelConfig& config) {
     drop({"attention_layers", "num_attention_heads", "head_dim", "rope_theta", "sliding_window"});
   if (config.sliding_attention.num_key_value_heads == 0) drop({"num_key_value_heads"});
   if (!config.has(MixerKind::FullAttention)) drop({"full_attention"});
+  if (config.quantization.format.empty()) drop({"quantization_config"});
   const auto& elastic = config.elastic;
   const TwoRate rates{elastic.channels.full, elastic.ffn.full, elastic.channels.exponent, elastic.ffn.exponent,
                       elastic.tiers};
@@ -204,6 +205,10 @@ void check_config(const ModelConfig& c, const std::string& place) {
   };
   require(c.model_type == "essh",
           "model_type is \"" + c.model_type.substr(0, 40) + "\", this program runs \"essh\" models");
+  const auto& q = c.quantization;
+  require(q.format.empty() || ((q.format == "q8" || q.format == "q4" || q.format == "fp8") && q.group_size == 32),
+          "quantization_config: format \"" + q.format.substr(0, 20) + "\" with groups of " +
+              std::to_string(q.group_size) + "; q8, q4 and fp8 with groups of 32 can be read");
   require(c.tie_word_embeddings, "tie_word_embeddings must be true: the embedding is the output head");
   require(c.layer_types.empty() || std::ssize(c.layer_types) == c.num_hidden_layers,
           "layer_types must name one mixer for each of num_hidden_layers");

@@ -23,6 +23,13 @@ struct AttentionSizes {
   Index key_value_heads() const { return num_key_value_heads > 0 ? num_key_value_heads : num_attention_heads; }
 };
 
+// How a folder's matrices are stored with fewer bits (store/quantisation.h). No format: they are not.
+struct QuantizationConfig {
+  std::string quant_method;  // always essh
+  std::string format;        // q8, q4 or fp8
+  Index group_size = 0;      // neighbours that share a scale
+};
+
 // The shape of one model folder, with the names of its config.json. Every kind of mixer has its sizes: spectral mixers
 // spectral_* and channel_width, sliding attention num_attention_heads to sliding_window, full attention an object.
 struct ModelConfig {
@@ -44,6 +51,7 @@ struct ModelConfig {
   double value_norm_eps = 1e-6;
   bool tie_word_embeddings = true;
   std::string torch_dtype = "float32";
+  QuantizationConfig quantization = {};
   Index bos_token_id = 0;
   Index eos_token_id = 0;
   ElasticConfig elastic = {};
@@ -59,6 +67,13 @@ void fields(Visitor& visit, AttentionSizes& a) {
         Field{.help = "heads of keys and values; 0: as many as heads", .min = 0, .max = 65536});
   visit("head_dim", a.head_dim, Field{.help = "width of a head", .min = 2, .max = 65536});
   visit("rope_theta", a.rope_theta, Field{.help = "base of the rotary embedding", .min = 1, .max = 1e12});
+}
+
+template <class Visitor>
+void fields(Visitor& visit, QuantizationConfig& q) {
+  visit("quant_method", q.quant_method, Field{.help = "always essh"});
+  visit("format", q.format, Field{.help = "q8, q4 or fp8"});
+  visit("group_size", q.group_size, Field{.help = "neighbours that share a scale", .min = 0, .max = 1 << 20});
 }
 
 template <class Visitor>
@@ -85,6 +100,7 @@ void fields(Visitor& visit, ModelConfig& c) {
   visit("value_norm_eps", c.value_norm_eps, Field{.help = "epsilon of the value blend", .min = 0, .max = 1});
   visit("tie_word_embeddings", c.tie_word_embeddings, Field{.help = "the embedding is the output head"});
   visit("torch_dtype", c.torch_dtype, Field{.help = "dtype of the stored matrices"});
+  visit("quantization_config", c.quantization, Field{.help = "how matrices are quantised"});
   visit("bos_token_id", c.bos_token_id, Field{.help = "token before a text", .min = 0, .max = kMany});
   visit("eos_token_id", c.eos_token_id, Field{.help = "token after a text", .min = 0, .max = kMany});
   visit("elastic", c.elastic, Field{.help = "how the capacity can be cut"});

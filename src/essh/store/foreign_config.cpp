@@ -46,7 +46,9 @@ Json without_foreign_keys(const Json& config, const std::string& place) {
   Json kept = Json::object();
   for (const auto& [key, value] : config.items()) {
     if (std::ranges::find(kHarmless, key) != kHarmless.end()) continue;
-    if (std::ranges::find(kChecked, key) == kChecked.end()) {
+    const bool our_quantisation = key == "quantization_config" && value.is_object() && value.contains("quant_method") &&
+                                  value["quant_method"] == "essh";
+    if (our_quantisation || std::ranges::find(kChecked, key) == kChecked.end()) {
       kept[key] = value;
     } else if (!computes_as_we_do(key, value)) {
       fail(ErrorKind::Unsupported, "{}: {} is {}; this program runs models with {}", place, key,

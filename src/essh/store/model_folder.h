@@ -7,6 +7,7 @@
 #include "essh/store/dtype.h"
 #include "essh/store/folder_writer.h"
 #include "essh/store/problems.h"
+#include "essh/store/quantisation.h"
 #include "essh/store/tensor_files.h"
 
 namespace essh {
@@ -36,8 +37,23 @@ std::string torch_name(DType dtype);
 // The dtype a tensor gets in a folder of this dtype: matrices take it, everything small stays float32.
 DType stored_dtype(const ModelTensor& tensor, DType dtype);
 
-struct SaveOptions {
+// How the matrices of a folder are stored: in a dtype, or quantised.
+struct MatrixFormat {
   DType dtype = DType::F32;
+  std::optional<Quantisation> quantisation = {};
+
+  bool operator==(const MatrixFormat&) const = default;
+};
+// A dtype by one of its names, or "q8", "q4", "fp8".
+MatrixFormat parse_matrix_format(std::string_view name);
+std::string matrix_format_name(const MatrixFormat& format);
+MatrixFormat matrix_format(const ModelConfig& config);
+
+// A tensor of a folder in float, quantised or not.
+void read_tensor(const ModelTensor& tensor, const TensorFiles& files, std::span<float> values);
+
+struct SaveOptions {
+  MatrixFormat format = {};
   std::string provenance = "{}";                   // the text of essh.json, an object; "companions" is added
   std::vector<std::filesystem::path> copied = {};  // tokenizer files and the like, by their own names
   ExistingFolder existing = ExistingFolder::Refuse;

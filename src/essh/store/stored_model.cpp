@@ -97,6 +97,14 @@ StoredModel StoredModel::open(const fs::path& folder, NonFinite policy) {
   Problems problems;
   for (const auto& spec : tensor_list(content->config)) {
     const auto& located = *content->files->find(spec.name);
+    if (spec.is_matrix() && quantisation_of(located.info->dtype)) {
+      auto& values = content->converted.emplace_back(static_cast<std::size_t>(spec.rows * spec.cols));
+      read_tensor(spec, *content->files, values);
+      const auto bad = policy == NonFinite::Refuse ? count_non_finite(std::span<const float>(values)) : 0;
+      if (bad > 0) problems.add(fmt::format("{} has {} values that are not finite", spec.name, bad));
+      content->weights.tensors.emplace_back(Format::F32, values.data(), spec.rows, spec.cols);
+      continue;
+    }
     const auto bytes = located.file->mapped(*located.info);
     const auto format = format_of(located.info->dtype);
     Weight weight(*format, bytes.data(), spec.rows, spec.cols);

@@ -10,8 +10,8 @@ namespace essh {
 // memory, or parameters held in float32. Copies share the weights; never changes.
 class StoredModel {
  public:
-  // Maps the folder. Only what cannot be used in place is converted: tables that are not float32, float64, tensors
-  // without alignment. Values that are not finite are refused unless accepted.
+  // Maps the folder. Only what cannot be used in place is converted to float32: quantised matrices, tables that are not
+  // float32, float64, tensors without alignment. Values that are not finite are refused unless accepted.
   static StoredModel open(const std::filesystem::path& folder, NonFinite policy = NonFinite::Refuse);
   explicit StoredModel(LoadedModel model, std::string hash = "");
 

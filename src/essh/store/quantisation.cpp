@@ -1,0 +1,147 @@
+#include "essh/store/quantisation.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cmath>
+#include <cstring>
+
+#include "essh/base/error.h"
+
+namespace essh {
+namespace {
+
+struct Facts {
+  std::string_view name;
+  DType codes;
+  float largest;  // code
+};
+constexpr std::array<Facts, 3> kFacts = {{{"q8", DType::I8, 127}, {"q4", DType::U8, 7}, {"fp8", DType::F8_E4M3, 448}}};
+
+const Facts& facts(Quantisation quantisation) {
+  return kFacts[static_cast<std::size_t>(quantisation)];
+}
+
+BFloat16 rounded_up(float value) {
+  BFloat16 rounded;
+  const auto word = std::bit_cast<std::uint32_t>(value);
+  rounded.bits = static_cast<std::uint16_t>((word >> 16) + ((word & 0xffffu) != 0 ? 1 : 0));
+  return rounded;
+}
+
+// Four bits of exponent with bias 7, three of mantissa, 448 at most, no infinity; to nearest even.
+std::uint8_t to_fp8(float value) {
+  const auto sign = static_cast<std::uint8_t>(std::signbit(value) ? 0x80 : 0);
+  const float magnitude = std::abs(value);
+  if (!(magnitude < 464)) return sign | 0x7e;  // 448
+  if (magnitude < 0x1p-6f)  // subnormal: multiples of 2^-9; the largest rounds to the smallest normal
+    return sign | static_cast<std::uint8_t>(std::nearbyint(magnitude * 0x1p9f));
+  const auto word = std::bit_cast<std::uint32_t>(magnitude);
+  const auto rounded = word + 0x7ffffu + ((word >> 20) & 1u);
+  return sign | static_cast<std::uint8_t>((rounded >> 20) - (120u << 3));
+}
+float from_fp8(std::uint8_t bits) {
+  const int exponent = (bits >> 3) & 15, mantissa = bits & 7;
+  const float magnitude = exponent == 0 ? static_cast<float>(mantissa) * 0x1p-9f
+                                        : std::ldexp(static_cast<float>(8 + mantissa), exponent - 10);
+  const bool is_nan = (bits & 0x7f) == 0x7f;
+  return std::copysign(is_nan ? std::nanf("") : magnitude, bits & 0x80 ? -1.0f : 1.0f);
+}
+
+}  // namespace
+
+std::string_view quantisation_name(Quantisation quantisation) {
+  return facts(quantisation).name;
+}
+
+std::optional<Quantisation> quantisation_from_name(std::string_view name) {
+  for (std::size_t i = 0; i < kFacts.size(); ++i) {
+    if (kFacts[i].name == name) return static_cast<Quantisation>(i);
+  }
+  return std::nullopt;
+}
+
+std::optional<Quantisation> quantisation_of(DType codes) {
+  for (std::size_t i = 0; i < kFacts.size(); ++i) {
+    if (kFacts[i].codes == codes) return static_cast<Quantisation>(i);
+  }
+  return std::nullopt;
+}
+
+DType code_dtype(Quantisation quantisation) {
+  return facts(quantisation).codes;
+}
+
+std::optional<Quantisation> tensor_quantisation(const ModelTensor& tensor, Quantisation folder) {
+  if (!tensor.is_matrix()) return std::nullopt;
+  const bool is_embedding = tensor.name == "model.embed_tokens.weight";
+  return folder == Quantisation::Q4 && is_embedding ? Quantisation::Q8 : folder;
+}
+
+std::string scale_name(std::string_view tensor) {
+  return std::string(tensor) + "_scale";
+}
+
+Index code_bytes(Quantisation quantisation, Index columns) {
+  return quantisation == Quantisation::Q4 ? (columns + 1) / 2 : columns;
+}
+
+Index scale_count(Index columns) {
+  return (columns + kQuantisationGroup - 1) / kQuantisationGroup;
+}
+
+void quantise_row(Quantisation quantisation, std::span<const float> row, std::span<std::byte> codes,
+                  std::span<BFloat16> scales) {
+  const auto columns = std::ssize(row);
+  ESSH_ASSERT(std::ssize(codes) == code_bytes(quantisation, columns) && std::ssize(scales) == scale_count(columns));
+  if (quantisation == Quantisation::Q4) std::ranges::fill(codes, std::byte{0});
+  for (Index group = 0; group < scale_count(columns); ++group) {
+    const Index begin = group * kQuantisationGroup, end = std::min(begin + kQuantisationGroup, columns);
+    float largest = 0;
+    for (Index c = begin; c < end; ++c) {
+      const float size = std::abs(row[static_cast<std::size_t>(c)]);
+      largest = size > largest || std::isnan(size) ? size : largest;
+      if (std::isnan(largest)) break;
+    }
+    const auto scale = scales[static_cast<std::size_t>(group)] = rounded_up(largest / facts(quantisation).largest);
+    if (!std::isfinite(largest)) fail(ErrorKind::BadFile, "a value that is not finite cannot be quantised");
+    for (Index c = begin; c < end; ++c) {
+      const float x = largest > 0 ? row[static_cast<std::size_t>(c)] / static_cast<float>(scale) : 0.0f;
+      if (quantisation == Quantisation::FP8) {
+        codes[static_cast<std::size_t>(c)] = std::byte{to_fp8(x)};
+        continue;
+      }
+      const float most = facts(quantisation).largest;
+      const auto code = static_cast<int>(std::nearbyint(std::clamp(x, -most, most)));
+      if (quantisation == Quantisation::Q8)
+        codes[static_cast<std::size_t>(c)] = std::bit_cast<std::byte>(static_cast<std::int8_t>(code));
+      else
+        codes[static_cast<std::size_t>(c / 2)] |= static_cast<std::byte>((code + 8) << (c % 2 * 4));
+    }
+  }
+}
+
+void dequantise_row(Quantisation quantisation, std::span<const std::byte> codes, std::span<const BFloat16> scales,
+                    std::span<float> row) {
+  const auto columns = std::ssize(row);
+  ESSH_ASSERT(std::ssize(codes) == code_bytes(quantisation, columns) && std::ssize(scales) == scale_count(columns));
+  for (Index c = 0; c < columns; ++c) {
+    const auto scale = static_cast<float>(scales[static_cast<std::size_t>(c / kQuantisationGroup)]);
+    float code = 0;
+    switch (quantisation) {
+      case Quantisation::Q8:
+        code = static_cast<float>(std::bit_cast<std::int8_t>(codes[static_cast<std::size_t>(c)]));
+        break;
+      case Quantisation::Q4:
+        code =
+            static_cast<float>((std::to_integer<int>(codes[static_cast<std::size_t>(c / 2)]) >> (c % 2 * 4) & 15) - 8);
+        break;
+      case Quantisation::FP8:
+        code = from_fp8(std::to_integer<std::uint8_t>(codes[static_cast<std::size_t>(c)]));
+        break;
+    }
+    row[static_cast<std::size_t>(c)] = scale * code;
+  }
+}
+
+}  // namespace essh

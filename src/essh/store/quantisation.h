@@ -1,0 +1,43 @@
+#pragma once
+#include <cstddef>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "essh/base/bfloat16.h"
+#include "essh/model/tensors.h"
+#include "essh/store/dtype.h"
+
+namespace essh {
+
+// Matrices stored with fewer bits. An element is scale * code; 32 neighbours of a row share a scale, the last group of
+// a row may be shorter. Of a matrix NAME, a folder has
+//   NAME        rows x columns codes: q8 as I8, -127 to 127; fp8 as F8_E4M3;
+//               q4 as U8, rows x ceil(columns / 2): the code of column 2j plus 8 in the low bits of byte j, that of
+//               2j + 1 in the high bits
+//   NAME_scale  rows x ceil(columns / 32) as BF16, rounded up, so that no code is cut off
+enum class Quantisation : std::uint8_t { Q8, Q4, FP8 };
+inline constexpr Index kQuantisationGroup = 32;
+
+// "q8", "q4" or "fp8".
+std::string_view quantisation_name(Quantisation quantisation);
+std::optional<Quantisation> quantisation_from_name(std::string_view name);
+// By the dtype of its codes.
+std::optional<Quantisation> quantisation_of(DType codes);
+DType code_dtype(Quantisation quantisation);
+
+// What a tensor becomes in a folder of this quantisation. Only matrices are quantised; q4 keeps the embedding, which is
+// the head too, as q8.
+std::optional<Quantisation> tensor_quantisation(const ModelTensor& tensor, Quantisation folder);
+std::string scale_name(std::string_view tensor);
+// Bytes of the codes of a row, and its scales.
+Index code_bytes(Quantisation quantisation, Index columns);
+Index scale_count(Index columns);
+
+void quantise_row(Quantisation quantisation, std::span<const float> row, std::span<std::byte> codes,
+                  std::span<BFloat16> scales);
+void dequantise_row(Quantisation quantisation, std::span<const std::byte> codes, std::span<const BFloat16> scales,
+                    std::span<float> row);
+
+}  // namespace essh
