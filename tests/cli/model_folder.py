@@ -6,7 +6,7 @@ import tempfile
 import unittest
 
 import numpy
-from safetensors import safe_open
+from safetensors import deserialize, safe_open
 
 from _command import EXIT_BAD_FILE, EXIT_USAGE, essh, essh_json
 
@@ -47,6 +47,41 @@ class ModelFolder(unittest.TestCase):
         with safe_open(self.folder / "f32" / "T4" / "model.safetensors", framework="numpy") as file:
             part = file.get_tensor("model.layers.0.mlp.down_proj.weight")
         numpy.testing.assert_array_equal(part, whole[:, :part.shape[1]])
+
+    def test_quantised_exports_are_read_by_their_description(self):
+        with safe_open(self.folder / "f32" / "T4" / "model.safetensors", framework="numpy") as file:
+            exact = {name: file.get_tensor(name) for name in file.keys()}
+        # Codes of fp8: sign, four bits of exponent with bias 7, three of mantissa.
+        bits = numpy.arange(256)
+        exponent, mantissa, sign = bits >> 3 & 15, bits & 7, numpy.where(bits & 128, -1.0, 1.0)
+        fp8 = sign * numpy.where(exponent == 0, mantissa * 2.0**-9, (8 + mantissa) * 2.0 ** (exponent - 10.0))
+        for name, worst in ("q8", 0.01), ("q4", 0.12), ("fp8", 0.04):
+            folder = self.folder / name
+            self.assertEqual(essh("export", self.family, "--tier", "T4", "--dtype", name, "-o", folder).returncode, 0)
+            self.assertTrue(essh_json("verify", folder, "--parent", self.family, "--json")["good"])
+            self.assertEqual(essh_json("info", folder, "--json")["dtype"], name)
+            config = json.loads((folder / "config.json").read_text())
+            self.assertEqual(config["quantization_config"], {"quant_method": "essh", "format": name, "group_size": 32})
+            stored = dict(deserialize((folder / "model.safetensors").read_bytes()))
+            for tensor, values in exact.items():
+                kind, codes = stored[tensor]["dtype"], numpy.frombuffer(stored[tensor]["data"], numpy.uint8)
+                if kind == "F32":
+                    numpy.testing.assert_array_equal(codes.view(numpy.float32).reshape(values.shape), values)
+                    continue
+                rows, columns = values.shape
+                scales = numpy.frombuffer(stored[tensor + "_scale"]["data"], numpy.uint16).astype(numpy.uint32) << 16
+                scales = numpy.repeat(scales.view(numpy.float32).reshape(rows, -1), 32, axis=1)[:, :columns]
+                codes = codes.reshape(rows, -1)
+                if kind == "I8":
+                    numbers = codes.view(numpy.int8).astype(float)
+                elif kind == "U8":
+                    numbers = numpy.stack([codes & 15, codes >> 4], axis=2).reshape(rows, -1)[:, :columns].astype(float) - 8
+                else:
+                    numbers = fp8[codes]
+                apart = numpy.linalg.norm(numbers * scales - values)
+                self.assertLessEqual(apart, worst * numpy.linalg.norm(values), (name, tensor))
+            self.assertLess((folder / "model.safetensors").stat().st_size,
+                            0.35 * (self.folder / "f32" / "T4" / "model.safetensors").stat().st_size)
 
     def test_verify_compares_bitwise_with_the_parent(self):
         exports = [*(self.folder / "f32").iterdir(), *(self.folder / "bf16").iterdir()]
