@@ -142,7 +142,8 @@ std::string share_curves(const std::vector<StepMetrics>& steps) {
         }
       }
       if (all == 0) continue;
-      series.x.push_back(0.5 * static_cast<double>(steps[first].tokens + steps[last - 1].tokens));
+      series.x.push_back(0.5 *
+                         (static_cast<double>(steps[first].tokens) + static_cast<double>(steps[last - 1].tokens)));
       series.y.push_back(here / all);
     }
     panel.series.push_back(std::move(series));
