@@ -24,7 +24,7 @@ template <class T>
 inline constexpr bool is_list = false;
 template <class T>
 inline constexpr bool is_list<std::vector<T>> = true;
-// An absent key leaves it empty; an empty one is written as null.
+// Null stands for an empty one.
 template <class T>
 inline constexpr bool is_optional = false;
 template <class T>
@@ -88,7 +88,8 @@ struct JsonReader {
       fields(nested, member);
       nested.reject_unknown();
     } else if constexpr (is_optional<T>) {
-      member = json_value<typename T::value_type>(*found, field, where);
+      member.reset();
+      if (!found->is_null()) member = json_value<typename T::value_type>(*found, field, where);
     } else {
       member = json_value<T>(*found, field, where);
     }
