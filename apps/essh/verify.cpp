@@ -24,15 +24,19 @@ struct Options {
   DeviceOptions device{.device = "cpu"};
 };
 
-// The beginning of the held-out text, or nothing to draw tokens at random.
+// The beginning of the held-out text, in shorter sequences where it ends early; without text, tokens drawn at random.
 VerifyInput input_of(const Options& o, const std::filesystem::path& parent) {
   VerifyInput input{.length = o.length};
   if (o.data.empty()) return input;
   const auto text = EvaluationText::open(o.data, parent, o.tokenizer,
                                          static_cast<TokenId>(read_config(parent).eos_token_id), input.needed());
   if (text.tokens() < input.needed()) {
-    fail(ErrorKind::Usage, "{}: {} tokens, {} batches of {} x {} take {}; give more text or a smaller --length",
-         text.name(), text.tokens(), VerifyInput::kBatches, VerifyInput::kSequences, input.length, input.needed());
+    input.length = text.tokens() / (VerifyInput::kBatches * VerifyInput::kSequences);
+    if (input.length < 2)
+      fail(ErrorKind::Usage, "{}: {} tokens are too few to compare models on; give more text", text.name(),
+           text.tokens());
+    log::info("{}: {} tokens, so that sequences have {} instead of {}", text.name(), text.tokens(), input.length,
+              o.length);
   }
   input.tokens.resize(static_cast<std::size_t>(input.needed()));
   text.read(0, input.tokens);
@@ -80,7 +84,8 @@ void add_verify(CLI::App& app) {
   verb->add_option("--data", o->data,
                    "compare on held-out text: a prepared dataset, or files (default: random tokens)");
   verb->add_option("--tokenizer", o->tokenizer, "a tokenizer for text files, when the parent has none");
-  add_number(*verb, "--length", o->length, "tokens of each of the 2 x 4 sequences compared", 2, std::int64_t{1} << 24)
+  add_number(*verb, "--length", o->length, "most tokens of each of the 2 x 4 sequences compared", 2,
+             std::int64_t{1} << 24)
       ->capture_default_str();
   verb->add_flag("--json", o->json, "print JSON");
   o->device.add_to(*verb);

@@ -135,11 +135,12 @@ class Generate(unittest.TestCase):
         export = self.folder / "exports" / "T4"
         text = self.folder / "verify.txt"
         text.write_text("x" * 300)
-        result = essh("verify", export, "--parent", self.model, "--data", text, "--length", 37)
-        self.assertIn(b"2 x 4 x 37 of " + str(text).encode(), result.stdout)
-        self.assertEqual(result.returncode, 0)
-        result = essh("verify", export, "--parent", self.model, "--data", text, "--length", 38)
-        self.assertIn(b"301 tokens, 2 batches of 4 x 38 take 304", result.stderr)
+        for length, used in ((30, 30), (37, 37), (2048, 37)):  # 301 tokens with the end of the text
+            result = essh("verify", export, "--parent", self.model, "--data", text, "--length", length)
+            self.assertIn(f"2 x 4 x {used} of {text}".encode(), result.stdout)
+            self.assertEqual(result.returncode, 0)
+        text.write_text("x" * 14)
+        self.assertIn(b"too few to compare", essh("verify", export, "--parent", self.model, "--data", text).stderr)
         self.assertIn(b"name the parent too", essh("verify", export, "--data", text).stderr)
 
     def test_a_frontier_of_exports_knows_its_family(self):
