@@ -112,8 +112,7 @@ class MetricsFuzzer {
     }
     if (!mutator_.one_in(4)) return;  // a page takes longer than all of the rest
     const auto page = to_html(report);
-    if (page.find("</script>") != std::string::npos || page.find("nan") == 0)
-      throw std::logic_error("the page is not escaped");
+    if (page.find("</script>") != std::string::npos) throw std::logic_error("the page is not escaped");
   }
 
  private:
