@@ -121,8 +121,8 @@ void add_perplexity(CLI::App& verb) {
   ppl->add_option("--tiers", o->tiers, "all, or some: T1,T4,xi=0.3,18x1792")->delimiter(',')->capture_default_str();
   add_number(*ppl, "--context", o->context, "tokens a window predicts, from nothing", 1, std::int64_t{1} << 24)
       ->capture_default_str();
-  add_number(*ppl, "--windows", o->windows, "only the first so many (default: all; 400 with --cross-domain)", 1,
-             std::int64_t{1} << 32);
+  add_number(*ppl, "--windows", o->windows,
+             "limit on the windows, from the first (default: all; 400 with --cross-domain)", 1, std::int64_t{1} << 32);
   add_number(*ppl, "--batch", o->batch, "windows in one pass (default: about 4096 tokens)", 1, std::int64_t{1} << 20);
   ppl->add_flag("--cross-domain", o->cross_domain,
                 "documents of text files joined by line breaks, disjoint windows of context + 1 tokens, the first 400");

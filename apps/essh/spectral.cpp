@@ -240,7 +240,7 @@ void add_spectral(CLI::App& app) {
   verb->add_option("--init", options->init, fmt::format("initialisation: {}", fmt::join(modal_init_names(), ", ")))
       ->capture_default_str();
   add_number(*verb, "--real-poles", options->real_poles,
-             "also fit with so many positive real poles instead of rotations", 1, 1000)
+             "numbers of positive real poles to fit with as well, instead of rotations", 1, 1000)
       ->delimiter(',');
   add_seed(*verb, options->seed, "seed of the random initialisations");
   verb->add_flag("--json", options->json, "print JSON");
