@@ -145,12 +145,13 @@ class Generate(unittest.TestCase):
 
     def test_speeds_say_what_was_measured(self):
         model_hash = essh_json("info", self.folder / "exports" / "7x100", "--json")["parent"]
-        decode = essh_json("bench", "decode", self.model, "--depth", 4, "--steps", 3, "--json")
+        decode = essh_json("bench", "decode", self.model, "--depth", 4, "--steps", 3, "--json")[0]
         prefill = essh_json("bench", "prefill", self.model, "--lengths", 8, "--json")[0]
         for result in (decode, prefill):
             self.assertEqual((result["provenance"]["model_hash"], result["provenance"]["stage"]), (model_hash, "initial"))
             self.assertEqual((result["provenance"]["seed"], result["provenance"]["data_fingerprint"]), (1, ""))
-        self.assertEqual(essh_json("bench", "decode", "tiny", "--depth", 4, "--steps", 3, "--json")["provenance"]["model_hash"], "")
+        preset = essh_json("bench", "decode", "tiny", "--depth", 4, "--steps", 3, "--json")[0]
+        self.assertEqual(preset["provenance"]["model_hash"], "")
 
     def test_a_frontier_of_exports_knows_its_family(self):
         text = self.folder / "frontier.txt"
