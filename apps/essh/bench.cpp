@@ -4,8 +4,9 @@
 #include "apps/essh/device_options.h"
 #include "apps/essh/number_option.h"
 #include "apps/essh/verbs.h"
-#include "essh/base/json.h"
 #include "essh/base/units.h"
+#include "essh/config/fields.h"
+#include "essh/evaluate/result_provenance.h"
 #include "essh/evaluate/throughput.h"
 #include "essh/model/initialise.h"
 #include "essh/store/provenance.h"
@@ -79,7 +80,8 @@ void bench_training(const Options& o) {
                    {"teacher_passes", result.teacher_passes},
                    {"flops_per_token", result.flops_per_token},
                    {"state_bytes", result.state_bytes},
-                   {"activation_bytes", result.activation_bytes}});
+                   {"activation_bytes", result.activation_bytes},
+                   {"provenance", write_fields(ResultProvenance{.seed = o.training.seed, .build = this_build()})}});
     object.update(peak_fields(device.stream.device()));
     fmt::print("{}\n", to_text(object, 2));
   } else {
@@ -117,7 +119,8 @@ void bench_prefill(Options o) {
                      {"n_prompt", length},
                      {"n_gen", 0},
                      {"n_depth", 0},
-                     {"logits", o.last_logit ? "last" : "all"}});
+                     {"logits", o.last_logit ? "last" : "all"},
+                     {"provenance", bench_provenance(o.model, model, kThroughputSeed)}});
       object.update(peak_fields(device.stream.device()));
       list.push_back(object);
     } else {
@@ -159,8 +162,13 @@ StoredModel open_bench_model(const std::string& name) {
     return StoredModel::open(model_of_run(name));
   const auto config = preset(name);
   LoadedModel model{config, Parameters<float>(config)};
-  initialise(model.parameters, config, 1);
+  initialise(model.parameters, config, kThroughputSeed);
   return StoredModel(std::move(model));
+}
+
+Json bench_provenance(const std::string& name, const StoredModel& model, std::uint64_t seed) {
+  const bool stored = !model.hash().empty();
+  return write_fields(provenance_of(model, stored ? model_of_run(name) : fs::path(), "", seed));
 }
 
 void print_profile(const std::vector<ProfiledScope::Line>& lines) {

@@ -29,20 +29,21 @@ struct Options {
 };
 
 // One line of the table.
-Json common_fields(const Options& o, OpenDevice& device, const Tier& tier) {
+Json common_fields(const Options& o, OpenDevice& device, const StoredModel& model, const Tier& tier) {
   return {
       {"model", o.model},
       {"device", device.stream.description()},
       {"tier", tier.name},
       {"dtype", precision_on(device.stream.device(), o.device.chosen_precision()) == Precision::BFloat16 ? "bfloat16"
                                                                                                          : "float32"},
-      {"path", o.unfused ? (o.eager ? "eager" : "unfused") : "fused"}};
+      {"path", o.unfused ? (o.eager ? "eager" : "unfused") : "fused"},
+      {"provenance", bench_provenance(o.model, model, kThroughputSeed)}};
 }
 
 Json measure_prompt(const Options& o, OpenDevice& device, const StoredModel& model, const Tier& tier, Index length) {
   const PrefillBench bench{.tokens = length, .all_logits = false, .runs = o.bench.repetitions};
   const auto rates = measure_prefill(model, tier, device.stream, o.engine(), bench);
-  Json line = common_fields(o, device, tier);
+  Json line = common_fields(o, device, model, tier);
   line.update({{"n_prompt", length},
                {"n_gen", 0},
                {"n_depth", 0},
@@ -58,7 +59,7 @@ Json measure_steps(const Options& o, OpenDevice& device, const StoredModel& mode
   const double ms = rates.median_ms(), tokens = 1e3 * static_cast<double>(o.bench.batch);
   std::vector<double> samples;
   for (const double step : rates.step_ms) samples.push_back(tokens / step);
-  Json line = common_fields(o, device, tier);
+  Json line = common_fields(o, device, model, tier);
   line.update({{"n_prompt", 0},
                {"n_gen", o.bench.steps},
                {"n_depth", o.bench.depth},

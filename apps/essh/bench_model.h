@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "essh/base/json_fwd.h"
 #include "essh/device/stream.h"
 #include "essh/store/run_folder.h"
 #include "essh/store/stored_model.h"
@@ -11,6 +12,8 @@ namespace essh::verbs {
 
 // A model folder or run, or a preset with its initial weights: speed does not depend on what was learnt.
 StoredModel open_bench_model(const std::string& name);
+// The "provenance" of a result about that model, on tokens drawn at random.
+Json bench_provenance(const std::string& name, const StoredModel& model, std::uint64_t seed);
 void print_profile(const std::vector<ProfiledScope::Line>& lines);
 
 void add_bench_decode(CLI::App& verb);

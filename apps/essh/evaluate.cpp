@@ -24,31 +24,43 @@ struct Options {
   std::string tokenizer;
   std::int64_t context = kDefaultContext, windows = 0, batch = 0;
   DeviceOptions device;
-  bool json = false;
+  bool cross_domain = false, json = false;
 };
 
-PerplexityReport measure(const Options& o, const std::string& model, Stream& stream) {
+struct Measured {
+  PerplexityReport report;
+  ResultProvenance provenance;
+};
+
+Measured measure(Options o, const std::string& model, Stream& stream) {
   const auto folder = model_of_run(model);
   Engine engine(StoredModel::open(folder), stream, o.device.engine());
-  const auto most = o.windows > 0 ? o.windows * o.context + 1 : std::numeric_limits<std::int64_t>::max();
+  if (o.cross_domain && o.windows == 0) o.windows = kCrossDomainWindows;
+  const auto most = o.windows > 0 ? o.windows * (o.context + 1) + 1 : std::numeric_limits<std::int64_t>::max();
   const auto text =
-      EvaluationText::open(o.data, folder, o.tokenizer, static_cast<TokenId>(engine.config().eos_token_id), most);
+      EvaluationText::open(o.data, folder, o.tokenizer, static_cast<TokenId>(engine.config().eos_token_id), most,
+                           o.cross_domain ? DocumentJoin::Newline : DocumentJoin::EndOfText);
   auto report = measure_perplexity(engine, text,
                                    {.tiers = choose_tiers(folder, engine.config(), o.tiers),
                                     .context = o.context,
                                     .windows = o.windows,
-                                    .batch = o.batch});
+                                    .batch = o.batch,
+                                    .disjoint = o.cross_domain,
+                                    .full_parameters = family_of(engine.model(), folder).full_parameters});
   log::info("{}: {} windows of {} tokens, {} predicted, {} left out", text.name(), report.windows, report.context,
             report.tokens, o.windows > 0 ? "the rest" : fmt::format("{}", report.left_out));
-  return report;
+  return {std::move(report), provenance_of(engine.model(), folder, text.fingerprint(), 0)};
 }
 
 void print_table(const PerplexityReport& report, const std::string& model) {
-  fmt::print("{}: context {}, {} tokens{}\n\n", model, report.context, report.tokens,
-             report.bytes > 0 ? fmt::format(", {} of text", format_bytes(report.bytes)) : "");
-  fmt::print("{:<10} {:>15} {:>9} {:>11} {:>10}\n", "tier", "parameters", "nll", "perplexity", "bits/byte");
+  fmt::print("{}: {}context {}, {} tokens{}\n\n", model, report.disjoint ? "cross-domain, " : "", report.context,
+             report.tokens, report.bytes > 0 ? fmt::format(", {} of text", format_bytes(report.bytes)) : "");
+  fmt::print("{:<10} {:>15} {:>7} {:>9} {:>9} {:>11} {:>10}\n", "tier", "parameters", "r", "nll", "d nll", "perplexity",
+             "bits/byte");
   for (const auto& tier : report.tiers) {
-    fmt::print("{:<10} {:>15} {:>9.4f} {:>11.3f} {:>10}\n", tier.tier.name, tier.parameters, tier.nll, tier.perplexity,
+    fmt::print("{:<10} {:>15} {:>7} {:>9.4f} {:>9} {:>11.3f} {:>10}\n", tier.tier.name, tier.parameters,
+               tier.fraction > 0 ? fmt::format("{:.3f}", tier.fraction) : "-", tier.nll,
+               tier.nll_difference ? fmt::format("{:+.4f}", *tier.nll_difference) : "-", tier.perplexity,
                report.bytes > 0 ? fmt::format("{:.4f}", tier.bits_per_byte) : "-");
   }
 }
@@ -83,11 +95,14 @@ void print_comparison(const std::vector<PerplexityReport>& reports, const std::v
 
 void run(const Options& o) {
   OpenDevice device(o.device);
+  Json list = Json::array();
   std::vector<PerplexityReport> reports;
-  for (const auto& model : o.models) reports.push_back(measure(o, model, device.stream));
+  for (const auto& model : o.models) {
+    auto measured = measure(o, model, device.stream);
+    list.push_back(to_json(measured.report, model, measured.provenance));
+    reports.push_back(std::move(measured.report));
+  }
   if (o.json) {
-    Json list = Json::array();
-    for (std::size_t m = 0; m < reports.size(); ++m) list.push_back(to_json(reports[m], o.models[m]));
     fmt::print("{}\n", to_text(list.size() == 1 ? list.front() : list, 2));
   } else if (reports.size() == 1) {
     print_table(reports.front(), o.models.front());
@@ -106,15 +121,19 @@ void add_perplexity(CLI::App& verb) {
   ppl->add_option("--tiers", o->tiers, "all, or some: T1,T4,xi=0.3,18x1792")->delimiter(',')->capture_default_str();
   add_number(*ppl, "--context", o->context, "tokens a window predicts, from nothing", 1, std::int64_t{1} << 24)
       ->capture_default_str();
-  add_number(*ppl, "--windows", o->windows, "only the first so many (default: all)", 1, std::int64_t{1} << 32);
+  add_number(*ppl, "--windows", o->windows,
+             "limit on the windows, from the first (default: all; 400 with --cross-domain)", 1, std::int64_t{1} << 32);
   add_number(*ppl, "--batch", o->batch, "windows in one pass (default: about 4096 tokens)", 1, std::int64_t{1} << 20);
+  ppl->add_flag("--cross-domain", o->cross_domain,
+                "documents of text files joined by line breaks, disjoint windows of context + 1 tokens, the first 400");
   ppl->add_option("--tokenizer", o->tokenizer, "a tokenizer for text files, when the model folder has none");
   o->device.add_to(*ppl);
   o->device.add_deterministic(*ppl);
   ppl->add_flag("--json", o->json, "print JSON: one object, or a list of them for several models");
   ppl->footer(
       "Example: essh evaluate ppl runs/tiny --data heldout.txt --context 512 --tiers T1,T4,T10\n         essh evaluate "
-      "ppl runs/elastic runs/dense --data heldout.txt");
+      "ppl runs/elastic runs/dense --data heldout.txt\n         essh evaluate ppl runs/tiny --cross-domain --data "
+      "heldout.txt --context 64");
   ppl->callback([o] { run(*o); });
 }
 
@@ -164,9 +183,10 @@ void run_recall(const RecallArguments& a) {
     Engine engine(StoredModel::open(folder), device.stream, a.device.engine());
     auto options = a.recall;
     options.tiers = choose_tiers(folder, engine.config(), a.tiers);
-    const auto report = measure_recall(engine, SyntheticTask(task_of(a, folder)), options);
+    const SyntheticTask task(task_of(a, folder));
+    const auto report = measure_recall(engine, task, options);
     if (a.json)
-      list.push_back(to_json(report, model));
+      list.push_back(to_json(report, model, provenance_of(engine.model(), folder, task.fingerprint(), options.seed)));
     else
       print_table(report, model);
   }

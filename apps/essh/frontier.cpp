@@ -33,18 +33,25 @@ void add_model(const Options& o, const std::string& model, Stream& stream, Front
   const auto folder = model_of_run(model);
   const auto stored = StoredModel::open(folder);
   const auto tiers = choose_tiers(folder, stored.config(), o.tiers);
-  auto points = measure_costs(stored, model, tiers, stream, o.device.engine(), o.latency);
+  const auto family = family_of(stored, folder);
+  auto points = measure_costs(stored, model, family, tiers, stream, o.device.engine(), o.latency);
+  std::string fingerprint;
   if (!o.data.empty()) {
     const auto most = o.windows > 0 ? o.windows * o.context + 1 : std::numeric_limits<std::int64_t>::max();
     const auto text =
         EvaluationText::open(o.data, folder, o.tokenizer, static_cast<TokenId>(stored.config().eos_token_id), most);
     Engine engine(stored, stream, o.device.engine());
-    const auto report = measure_perplexity(engine, text, {.tiers = tiers, .context = o.context, .windows = o.windows});
+    const auto report = measure_perplexity(
+        engine, text,
+        {.tiers = tiers, .context = o.context, .windows = o.windows, .full_parameters = family.full_parameters});
+    fingerprint = text.fingerprint();
     add_quality(points, report);
     frontier.data = text.name();
     frontier.context = report.context;
     frontier.tokens = report.tokens;
   }
+  frontier.provenance = provenance_of(stored, folder, std::move(fingerprint), kLatencySeed);
+  if (o.models.size() > 1) frontier.provenance.model_hash.clear(), frontier.provenance.stage.clear();
   frontier.points.insert(frontier.points.end(), points.begin(), points.end());
 }
 
@@ -63,6 +70,7 @@ void run(const Options& o) {
                     .threads = cpu ? cpu->pool().threads() : 1,
                     .processor = cpu ? this_processor().model : device.stream.description()};
   for (const auto& model : o.models) add_model(o, model, device.stream, frontier);
+  compare_with_full(frontier);
   mark_dominated(frontier);
 
   // Shown before anything is written: a full disk loses no measurement.
@@ -93,6 +101,8 @@ void add_frontier(CLI::App& app) {
              Index{1} << 24)
       ->capture_default_str();
   add_number(*verb, "--steps", o->latency.steps, "timed decoding steps", 1, 1 << 20)->capture_default_str();
+  add_number(*verb, "--rounds", o->latency.rounds, "over all tiers, that share the steps; the best counts", 1, 1 << 20)
+      ->capture_default_str();
   verb->add_option("--tokenizer", o->tokenizer, "a tokenizer for text files, when the model folder has none");
   o->device.add_to(*verb);
   verb->add_option("--csv", o->csv, "also write the table to this file")->type_name("FILE");

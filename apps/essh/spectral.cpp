@@ -12,9 +12,11 @@
 #include "apps/essh/verbs.h"
 #include "essh/base/file.h"
 #include "essh/base/json.h"
+#include "essh/model/config.h"
 #include "essh/plot/svg.h"
 #include "essh/spectral/hankel.h"
 #include "essh/spectral/modal_init.h"
+#include "essh/spectral/real_poles.h"
 
 namespace essh::verbs {
 namespace {
@@ -27,6 +29,7 @@ struct Options {
   std::uint64_t seed = 0;
   bool json = false;
   std::string svg;
+  std::vector<int> real_poles;
 };
 
 struct ChannelFacts {
@@ -36,14 +39,36 @@ struct ChannelFacts {
   double slowest;  // longest e-folding time, in tokens
 };
 
+// What a deployment tier of a model with these filters keeps of the weighted family.
+struct TierFacts {
+  std::string name;
+  int channels;
+  ReconstructionError error;
+};
+
 struct Facts {
   HankelFilters filters;
-  std::vector<ChannelFacts> channels;
+  std::vector<ChannelFacts> channels = {};
+  std::vector<TierFacts> tiers = {};
+  RealPoleFits real = {};  // empty unless asked for
 };
+
+double median(std::vector<double> values) {
+  const auto half = values.size() / 2;
+  std::ranges::sort(values);
+  return values.size() % 2 ? values[half] : 0.5 * (values[half - 1] + values[half]);
+}
+
+// Errors of all channels with `modes` real poles.
+std::vector<double> real_errors(const RealPoleFits& fits, int modes) {
+  std::vector<double> errors;
+  for (int k = 0; k < fits.channels; ++k) errors.push_back(fits.error(k, modes));
+  return errors;
+}
 
 Facts measure(const Options& options) {
   const ModalInit init = parse_modal_init(options.init);
-  Facts facts{hankel_filters(options.length, options.channels), {}};
+  Facts facts{hankel_filters(options.length, options.channels)};
   const ModalTable table = make_modal_table(init, options.channels, options.modes, options.seed, options.length);
   for (int k = 0; k < options.channels; ++k) {
     const auto modes = table.channel(k);
@@ -55,6 +80,17 @@ Facts measure(const Options& options) {
     }
     facts.channels.push_back(std::move(channel));
   }
+  std::vector<double> errors;
+  for (const auto& channel : facts.channels) errors.push_back(channel.fit_error);
+  ModelConfig config = preset("370m");
+  config.spectral_channels = options.channels;
+  config.elastic = two_rate(options.channels, config.intermediate_size, deployment_budgets());
+  for (const auto& tier : tiers_of(config)) {
+    const int kept = static_cast<int>(tier.capacity.channels);
+    facts.tiers.push_back({tier.name, kept, reconstruction_error(facts.filters, errors, kept)});
+  }
+  if (!options.real_poles.empty())
+    facts.real = fit_real_poles(facts.filters, *std::ranges::max_element(options.real_poles));
   return facts;
 }
 
@@ -70,11 +106,22 @@ Json to_json(const Options& options, const Facts& facts) {
                         {"fit_error", channel.fit_error},
                         {"poles", std::move(poles)}});
   }
-  return {{"length", options.length},
-          {"modes", options.modes},
-          {"sigma", facts.filters.sigma},
-          {"trace", facts.filters.trace},
-          {"channels", std::move(channels)}};
+  Json tiers = Json::array();
+  for (const auto& tier : facts.tiers) {
+    tiers.push_back({{"tier", tier.name},
+                     {"channels", tier.channels},
+                     {"tail", tier.error.tail},
+                     {"fit", tier.error.fit},
+                     {"error", tier.error.total()},
+                     {"share", tier.error.total() / facts.filters.trace}});
+  }
+  Json json = {{"length", options.length},     {"modes", options.modes},          {"sigma", facts.filters.sigma},
+               {"trace", facts.filters.trace}, {"channels", std::move(channels)}, {"tiers", std::move(tiers)}};
+  for (const int modes : options.real_poles) {
+    const auto errors = real_errors(facts.real, modes);
+    json["real_poles"].push_back({{"modes", modes}, {"median", median(errors)}, {"fit_error", errors}});
+  }
+  return json;
 }
 
 void print_table(const Options& options, const Facts& facts) {
@@ -94,6 +141,25 @@ void print_table(const Options& options, const Facts& facts) {
                channel.fit_error, channel.slowest);
   }
   fmt::print("\ntrace {:.10g}; \"left over\" is the share of it beyond channel k\n", facts.filters.trace);
+  fmt::print("\nprojection plus fit, of the trace\n{:>4}  {:>8}  {:>11}  {:>11}  {:>11}\n", "tier", "channels", "tail",
+             "fit", "error");
+  for (const auto& tier : facts.tiers) {
+    fmt::print("{:>4}  {:>8}  {:>11.4e}  {:>11.4e}  {:>11.4e}\n", tier.name, tier.channels,
+               tier.error.tail / facts.filters.trace, tier.error.fit / facts.filters.trace,
+               tier.error.total() / facts.filters.trace);
+  }
+  if (options.real_poles.empty()) return;
+  fmt::print("\nfit error with positive real poles\n{:>4}", "k");
+  for (const int modes : options.real_poles) fmt::print("  {:>9}", fmt::format("m = {}", modes));
+  fmt::print("\n");
+  for (int k = 0; k < facts.real.channels; ++k) {
+    fmt::print("{:>4}", k + 1);
+    for (const int modes : options.real_poles) fmt::print("  {:>9.2g}", facts.real.error(k, modes));
+    fmt::print("\n");
+  }
+  fmt::print("{:>4}", "all");
+  for (const int modes : options.real_poles) fmt::print("  {:>9.2g}", median(real_errors(facts.real, modes)));
+  fmt::print("  median\n");
 }
 
 // Rotating poles by group of channels; real ones, whose frequency of zero has no place on a logarithmic axis, along its
@@ -173,10 +239,15 @@ void add_spectral(CLI::App& app) {
   add_number(*verb, "--modes", options->modes, "modes per channel", 1, 1 << 16)->capture_default_str();
   verb->add_option("--init", options->init, fmt::format("initialisation: {}", fmt::join(modal_init_names(), ", ")))
       ->capture_default_str();
+  add_number(*verb, "--real-poles", options->real_poles,
+             "numbers of positive real poles to fit with as well, instead of rotations", 1, 1000)
+      ->delimiter(',');
   add_seed(*verb, options->seed, "seed of the random initialisations");
   verb->add_flag("--json", options->json, "print JSON");
   verb->add_option("--svg", options->svg, "also draw the figures to this file")->type_name("FILE");
-  verb->footer("Example: essh spectral --length 2048 --channels 32 --modes 8 --svg spectral.svg");
+  verb->footer(
+      "Example: essh spectral --length 2048 --channels 32 --modes 8 --svg spectral.svg\n"
+      "         essh spectral --channels 24 --real-poles 8,16,32");
   verb->callback([options] { run(*options); });
 }
 

@@ -17,7 +17,7 @@ DOCS = pathlib.Path(__file__).resolve().parents[2] / "docs"
 
 # What makes an example short. The words go behind it.
 SHORTER = {"train": ["--print-recipe"], "frontier": ["--depth", "8", "--steps", "2"], "evaluate ppl": ["--windows", "1"],
-           "evaluate recall": ["--samples", "4"]}
+           "evaluate recall": ["--samples", "4"], "verify": ["--length", "16"]}
 # Sizes and devices that a test does not have: only the options are checked.
 ELSEWHERE = re.compile(r"--device cuda|\b1\.5b\b")
 

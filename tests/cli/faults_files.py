@@ -170,7 +170,7 @@ class Files(unittest.TestCase):
         left = exports / f"T1.tmp-{ended.pid}"
         left.mkdir()
         (left / "model.safetensors").write_bytes(b"half")
-        result = essh("verify", *exports.iterdir(), "--parent", self.family)
+        result = essh("verify", *exports.iterdir(), "--parent", self.family, "--length", 64)
         self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
         self.assertIn(b"passed over", result.stderr)
         self.assertEqual(essh("verify", f"{left}/").returncode, EXIT_USAGE)

@@ -106,19 +106,72 @@ class Generate(unittest.TestCase):
         ppl = ("evaluate", "ppl", self.model, "--data", heldout, "--context", 32, "--windows", 2, "--tiers", ",".join(names))
         result = essh_json(*ppl, "--json")
         self.assertEqual([tier["tier"] for tier in result["results"]], names)
-        self.assertEqual((result["context"], result["windows"]), (32, 2))
+        self.assertEqual((result["context"], result["windows"], result["protocol"]), (32, 2, "validation"))
+        for tier in result["results"]:
+            self.assertTrue(0 < tier["parameter_fraction"] < 1)
+            self.assertIsNone(tier["nll_difference"])  # the full capacity was not measured
+        provenance = result["provenance"]
+        self.assertEqual(provenance["model_hash"], essh_json("info", self.folder / "exports" / "7x100", "--json")["parent"])
+        self.assertEqual(len(provenance["data_fingerprint"]), 64)
+        self.assertTrue(provenance["build"].startswith("essh "))
         table = essh(*ppl).stdout.decode()
         frontier = essh("frontier", self.model, "--depth", 8, "--steps", 2, "--tiers", ",".join(names)).stdout.decode()
         for name in names:
             self.assertIn("\n" + name + " ", table)
             self.assertIn("\n" + name + " ", frontier)
 
+    def test_other_domains_have_windows_of_their_own(self):
+        (self.folder / "one.txt").write_text("a" * 40)
+        (self.folder / "two.txt").write_text("b" * 58)
+        result = essh_json("evaluate", "ppl", self.model, "--cross-domain", "--data", self.folder / "one.txt", self.folder / "two.txt",
+                           "--context", 32, "--tiers", "T1,full", "--json")
+        # 40 + 1 + 58 bytes, each a token: three windows of 33.
+        self.assertEqual((result["protocol"], result["windows"], result["results"][0]["tokens"]), ("cross-domain", 3, 96))
+        small, full = result["results"]
+        self.assertEqual((full["parameter_fraction"], full["nll_difference"]), (1, 0))
+        self.assertAlmostEqual(small["nll_difference"], small["nll"] - full["nll"])
+
+    def test_verify_takes_text_and_a_length(self):
+        export = self.folder / "exports" / "T4"
+        text = self.folder / "verify.txt"
+        text.write_text("x" * 300)
+        for length, used in ((30, 30), (37, 37), (2048, 37)):  # 301 tokens with the end of the text
+            result = essh("verify", export, "--parent", self.model, "--data", text, "--length", length)
+            self.assertIn(f"2 x 4 x {used} of {text}".encode(), result.stdout)
+            self.assertEqual(result.returncode, 0)
+        text.write_text("x" * 14)
+        self.assertIn(b"too few to compare", essh("verify", export, "--parent", self.model, "--data", text).stderr)
+        self.assertIn(b"name the parent too", essh("verify", export, "--data", text).stderr)
+
+    def test_speeds_say_what_was_measured(self):
+        model_hash = essh_json("info", self.folder / "exports" / "7x100", "--json")["parent"]
+        decode = essh_json("bench", "decode", self.model, "--depth", 4, "--steps", 3, "--json")[0]
+        prefill = essh_json("bench", "prefill", self.model, "--lengths", 8, "--json")[0]
+        for result in (decode, prefill):
+            self.assertEqual((result["provenance"]["model_hash"], result["provenance"]["stage"]), (model_hash, "initial"))
+            self.assertEqual((result["provenance"]["seed"], result["provenance"]["data_fingerprint"]), (1, ""))
+        preset = essh_json("bench", "decode", "tiny", "--depth", 4, "--steps", 3, "--json")[0]
+        self.assertEqual(preset["provenance"]["model_hash"], "")
+
+    def test_a_frontier_of_exports_knows_its_family(self):
+        text = self.folder / "frontier.txt"
+        text.write_text("some text to predict\n" * 40)
+        essh("export", self.model, "--tier", "full", "-o", self.folder / "whole")
+        result = essh_json("frontier", self.folder / "exports" / "T4", self.folder / "whole", "--data", text, "--context", 32,
+                           "--windows", 2, "--depth", 4, "--steps", 3, "--tiers", "full", "--json")
+        small, full = result["points"]
+        self.assertLess(small["parameter_fraction"], 1)
+        self.assertEqual((full["parameter_fraction"], full["nll_difference"]), (1, 0))
+        self.assertAlmostEqual(small["nll_difference"], small["nll"] - full["nll"])
+        self.assertEqual(small["family_hash"], full["family_hash"])
+        self.assertEqual((result["provenance"]["model_hash"], result["provenance"]["seed"]), ("", 1))
+
     def test_a_rounded_export_says_so(self):
         rounded = self.folder / "rounded"
         result = essh("export", self.model, "--tier", "T4", "--dtype", "bf16", "-o", rounded)
         self.assertIn(b"rounded to bfloat16", result.stdout)
-        self.assertIn(b"rounded to bfloat16 first", essh("verify", rounded, "--parent", self.model).stdout)
-        self.assertNotIn(b"rounded", essh("verify", self.folder / "exports" / "T4", "--parent", self.model).stdout)
+        self.assertIn(b"rounded to bfloat16 first", essh("verify", rounded, "--parent", self.model, "--length", 16).stdout)
+        self.assertNotIn(b"rounded", essh("verify", self.folder / "exports" / "T4", "--parent", self.model, "--length", 16).stdout)
 
     def test_logits_of_tokens_from_a_pipe(self):
         for name, source, options in (("a", "-", {"stdin": b"[1, 2, 3]"}), ("b", self.folder / "ids.json", {})):

@@ -85,13 +85,13 @@ class ModelFolder(unittest.TestCase):
 
     def test_verify_compares_bitwise_with_the_parent(self):
         exports = [*(self.folder / "f32").iterdir(), *(self.folder / "bf16").iterdir()]
-        self.assertTrue(essh_json("verify", *exports, "--parent", self.family, "--json")["good"])
+        self.assertTrue(essh_json("verify", *exports, "--parent", self.family, "--length", 64, "--json")["good"])
         broken = self.folder / "broken"
         shutil.copytree(self.folder / "f32" / "T4", broken)
         with open(broken / "model.safetensors", "r+b") as file:
             file.seek(-4000, 2)
             file.write(b"\x00\x00\x80\x3f" * 8)
-        result = essh("verify", broken, "--parent", self.family)
+        result = essh("verify", broken, "--parent", self.family, "--length", 64)
         self.assertEqual(result.returncode, EXIT_BAD_FILE)
         self.assertIn(b"FAIL", result.stdout)
 

@@ -52,6 +52,24 @@ TEST(Fields, RoundTrip) {
   EXPECT_EQ(write_fields(back), write_fields(sample));
 }
 
+struct Measured {
+  std::optional<double> gap;
+};
+template <class Visitor>
+void fields(Visitor& visit, Measured& m) {
+  visit("gap", m.gap, Field{.min = -1, .max = 1});
+}
+
+TEST(Fields, WhatIsUnknownIsNull) {
+  Measured back{.gap = 0.75};
+  EXPECT_EQ(to_text(write_fields(Measured{})), R"({"gap":null})");
+  read_fields(back, write_fields(Measured{}), "m");
+  EXPECT_FALSE(back.gap);
+  read_fields(back, write_fields(Measured{.gap = -0.5}), "m");
+  EXPECT_EQ(back.gap, -0.5);
+  EXPECT_THROW(read_fields(back, parse_json(R"({"gap": 2})", "m"), "m"), Error);
+}
+
 TEST(Fields, NamesThePlaceAndTheRemedy) {
   EXPECT_EQ(problem("{}"), "s.json: width is missing");
   EXPECT_EQ(problem(R"({"width":0})"), "s.json: width must be between 1 and 100, got 0");

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <map>
 
@@ -68,6 +69,52 @@ TEST(Sampler, SeedDecidesTheSequence) {
     different += x != c.draw(kLogits);
   }
   EXPECT_GT(different, 0);
+}
+
+// The definition: everything sorted, filters cut the tail, the draw runs down the list.
+std::int32_t draw_sorted(std::span<const float> logits, const SamplingOptions& options, double uniform) {
+  std::vector<std::pair<double, std::int32_t>> list;
+  for (std::size_t i = 0; i < logits.size(); ++i)
+    list.emplace_back(-static_cast<double>(logits[i]), static_cast<std::int32_t>(i));
+  std::sort(list.begin(), list.end());
+  if (options.top_k > 0) list.resize(std::min(list.size(), static_cast<std::size_t>(options.top_k)));
+  const double best = list.front().first;
+  double total = 0, sum = 0, mass = 0;
+  for (auto& [weight, token] : list) total += weight = std::exp((best - weight) / options.temperature);
+  std::size_t kept = list.size();
+  if (options.top_p < 1) {
+    for (kept = 0; kept < list.size() && (kept == 0 || sum < options.top_p * total); ++kept) sum += list[kept].first;
+  }
+  while (kept > 1 && list[kept - 1].first < options.min_p) --kept;
+  for (std::size_t i = 0; i < kept; ++i) mass += list[i].first;
+  double point = uniform * mass;
+  for (std::size_t i = 0; i + 1 < kept; ++i) {
+    point -= list[i].first;
+    if (point < 0) return list[i].second;
+  }
+  return list[kept - 1].second;
+}
+
+TEST(Sampler, SelectsWhatSortingWouldDraw) {
+  Rng rng(6);
+  std::vector<float> logits(1000);
+  for (const double spread : {0.0, 1.0, 8.0}) {
+    for (auto& logit : logits) logit = static_cast<float>(spread * rng.normal());
+    for (std::size_t i = 0; i < logits.size(); i += 3) logits[i] = logits[i / 2];  // ties
+    for (const SamplingOptions& options :
+         {SamplingOptions{.temperature = 1}, SamplingOptions{.temperature = 0.7, .top_k = 50},
+          SamplingOptions{.temperature = 1, .top_k = 1}, SamplingOptions{.temperature = 1, .top_p = 0.9},
+          SamplingOptions{.temperature = 2, .top_p = 0.3, .min_p = 0.01},
+          SamplingOptions{.temperature = 1, .top_k = 700, .top_p = 0.99, .min_p = 0.5},
+          SamplingOptions{.temperature = 1, .top_p = 0}, SamplingOptions{.temperature = 1, .min_p = 1}}) {
+      Sampler sampler(options);
+      Rng numbers(options.seed, 0x5a3b1e);  // the sampler's own
+      for (int i = 0; i < 100; ++i) {
+        ASSERT_EQ(sampler.draw(logits), draw_sorted(logits, options, numbers.uniform()))
+            << "spread " << spread << ", top_k " << options.top_k << ", top_p " << options.top_p << ", draw " << i;
+      }
+    }
+  }
 }
 
 TEST(Sampler, RepetitionPenaltyForgetsOutsideItsWindow) {

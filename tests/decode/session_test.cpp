@@ -6,7 +6,9 @@
 #include <cmath>
 #include <cstdlib>
 #include <fstream>
+#include <limits>
 
+#include "essh/base/file.h"
 #include "essh/model/cost.h"
 #include "essh/model/initialise.h"
 #include "tests/model/small_model.h"
@@ -173,6 +175,29 @@ TEST_F(SessionTest, WrongOrDamagedStatesAreRefused) {
   fs::resize_file(path, fs::file_size(path) - 1);
   EXPECT_NE(message(session), "accepted");
   EXPECT_EQ(session.position(), 10) << "a refused file must not touch the session";
+}
+
+// The window of 100 tokens is full: any later position has caches of the same size.
+TEST_F(SessionTest, APositionIsPartOfTheChecksumAndHasABound) {
+  const auto tier = find_tier(engine.config(), "T4");
+  Session session(engine, tier);
+  session.feed(random_tokens(123, 300, 8));
+  const auto path = folder / "state";
+  session.save(path);
+  auto bytes = read_text(path, 1 << 24);
+  bytes[bytes.find("\"position\":\"123\"") + 13] = '4';
+  write_durably(path, bytes);
+  try {
+    session.restore(path);
+    FAIL() << "a changed position was accepted";
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("damaged"), std::string::npos) << error.what();
+  }
+  auto state = session.snapshot();
+  for (const Index position : {kLongestSequence + 1, std::numeric_limits<Index>::max(), Index{-1}}) {
+    state.position = position;
+    EXPECT_THROW(engine.restore(tier, state), Error) << position;
+  }
 }
 
 TEST_F(SessionTest, OneCapacityAloneComputesWhatTheFamilyDoes) {

@@ -2,9 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <limits>
 
 #include "essh/base/log.h"
+#include "essh/data/document_block.h"
 #include "essh/data/prepare.h"
 #include "tests/store/temp_folder.h"
 
@@ -54,6 +56,29 @@ TEST_F(EvaluationTextTest, EachDocumentIsFollowedByTheEndOfText) {
   EXPECT_EQ(all(text), expected);
   EXPECT_EQ(text.bytes(all(text)), 7 + 1 + 15 + 1) << "ends of text stand for no bytes";
   EXPECT_EQ(EvaluationText::from_files({first, second}, *bytes, 256, 3).tokens(), 3);
+}
+
+TEST_F(EvaluationTextTest, LineBreaksJoinDocumentsForOtherDomains) {
+  const auto first = write("a.txt", "ab\n<|endoftext|>\nc"), second = write("b.txt", "e");
+  const auto join = [&](std::int64_t most) {
+    return EvaluationText::from_files({first, second}, *bytes, 256, most, DocumentJoin::Newline);
+  };
+  EXPECT_EQ(all(join(kAll)), (std::vector<TokenId>{'a', 'b', '\n', '\n', 'c', '\n', 'e'}));
+  EXPECT_EQ(join(kAll).bytes(all(join(kAll))), 7);
+  EXPECT_EQ(join(4).tokens(), 4);
+  EXPECT_NE(join(4).fingerprint(), join(5).fingerprint());
+  EXPECT_EQ(join(4).fingerprint(), EvaluationText::from_tokens({'a', 'b', '\n', '\n'}, "x").fingerprint());
+  // A text longer than a stretch is cut without a trace.
+  std::string lines;
+  while (lines.size() < 3 * kPieceBytes) lines += "some words of one line\n";
+  const auto tokens =
+      all(EvaluationText::from_files({write("long.txt", lines)}, *bytes, 256, kAll, DocumentJoin::Newline));
+  EXPECT_TRUE(std::ranges::equal(tokens, lines));
+  const auto data = prepare_bytes("abc\n");
+  EXPECT_NE(message_of([&] {
+              EvaluationText::open({data}, folder, "", 256, kAll, DocumentJoin::Newline);
+            }).find("give the files"),
+            std::string::npos);
 }
 
 TEST_F(EvaluationTextTest, ADatasetGivesItsValidationSplit) {

@@ -16,6 +16,8 @@ FrontierPoint point(const std::string& tier, Index parameters, double perplexity
   p.perplexity = perplexity;
   p.nll = perplexity > 0 ? 1 : 0;
   p.latency.decode_ms = ms;
+  p.parameter_fraction = static_cast<double>(parameters) / 400;
+  p.family_hash = "f";
   return p;
 }
 
@@ -47,8 +49,27 @@ TEST(Frontier, MarksPointsThatAnotherBeatsInEverything) {
   EXPECT_EQ(frontier.points[1].dominated_by, "") << "quality unknown";
 }
 
+// Points of one family in different folders are compared with its full capacity; another family is another matter.
+TEST(Frontier, ComparesEachFamilyWithItsFullCapacity) {
+  auto frontier = example();
+  frontier.points[0].nll = 4.5;
+  frontier.points[3].nll = 3.25;
+  frontier.points[1].model = "an export";
+  frontier.points[2].family_hash = "another";
+  compare_with_full(frontier);
+  EXPECT_DOUBLE_EQ(*frontier.points[0].nll_difference, 1.25);
+  EXPECT_DOUBLE_EQ(*frontier.points[1].nll_difference, -2.25);
+  EXPECT_FALSE(frontier.points[2].nll_difference);
+  EXPECT_EQ(*frontier.points[3].nll_difference, 0);
+  EXPECT_NE(to_table(frontier).find("+1.2500"), std::string::npos) << to_table(frontier);
+  EXPECT_NE(to_csv(frontier).find(",4.5,1.25,"), std::string::npos) << to_csv(frontier);
+  EXPECT_FALSE(to_json(frontier)["points"][2].contains("nll_difference"));
+}
+
 TEST(Frontier, ReadsBackItsJson) {
   auto frontier = example();
+  frontier.provenance = {.model_hash = "h", .stage = "refined", .data_fingerprint = "d", .seed = 1, .build = "b"};
+  compare_with_full(frontier);
   mark_dominated(frontier);
   frontier.points[3].perplexity = frontier.points[3].nll = 0;
   const auto json = to_json(frontier);
@@ -73,10 +94,10 @@ TEST(Frontier, CsvHasOneRowPerPointAndQuotesText) {
   const auto csv = to_csv(frontier);
   EXPECT_EQ(std::ranges::count(csv, '\n'), 5);
   EXPECT_EQ(csv.substr(0, csv.find('\n')),
-            "model,tier,channels,ffn,parameters,file_bytes,state_bytes,kv_bytes,nll,perplexity,bits_per_byte,decode_ms,"
-            "decode_ms_low,decode_ms_high,prefill_tokens_per_second,weight_bytes,session_bytes,resident_bytes,"
-            "dominated_by");
-  EXPECT_NE(csv.find("\n\"a \"\"b\"\", c\",\"T1\",1,64,100,0,0,0,1,50,,1,"), std::string::npos) << csv;
+            "model,tier,channels,ffn,parameters,parameter_fraction,file_bytes,state_bytes,kv_bytes,nll,nll_difference,"
+            "perplexity,bits_per_byte,decode_ms,decode_ms_low,decode_ms_high,prefill_tokens_per_second,weight_bytes,"
+            "session_bytes,resident_bytes,dominated_by,model_hash,family_hash");
+  EXPECT_NE(csv.find("\n\"a \"\"b\"\", c\",\"T1\",1,64,100,0.25,0,0,0,1,,50,,1,"), std::string::npos) << csv;
 }
 
 TEST(Frontier, TableAndChartNameEveryTier) {
@@ -106,8 +127,9 @@ TEST(Frontier, MeasuresEveryTierOfAFamily) {
   auto stream = cpu_stream(1);
   Engine engine(small_family(), stream);
   const auto tiers = tiers_of(engine.config());
-  auto points =
-      measure_costs(engine.model(), "small", tiers, stream, {}, {.depth = 9, .warmup = 1, .steps = 3, .prompts = 1});
+  const auto family = family_of(engine.model(), {});
+  auto points = measure_costs(engine.model(), "small", family, tiers, stream, {},
+                              {.depth = 9, .warmup = 1, .steps = 3, .rounds = 2});
   ASSERT_EQ(points.size(), tiers.size());
   const auto text = EvaluationText::from_tokens(random_tokens(40, engine.config().vocab_size, 1), "random");
   add_quality(points, measure_perplexity(engine, text, {.tiers = tiers, .context = 13}));
@@ -117,6 +139,9 @@ TEST(Frontier, MeasuresEveryTierOfAFamily) {
     EXPECT_EQ(points[i].file_bytes, 4 * points[i].parameters) << "float32";
     EXPECT_GT(points[i].perplexity, 1);
     EXPECT_GT(points[i].latency.decode_ms, 0);
+    EXPECT_DOUBLE_EQ(points[i].parameter_fraction,
+                     static_cast<double>(points[i].parameters) / static_cast<double>(family.full_parameters));
+    EXPECT_EQ(points[i].model_hash, "hash");
   }
 }
 

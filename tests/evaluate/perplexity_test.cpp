@@ -68,15 +68,62 @@ TEST_F(PerplexityTest, EqualsTheLossOfLogitsTokenByToken) {
   EXPECT_NEAR(few.tiers[1].nll, expected, 1e-5 * expected);
 }
 
+// Windows of context + 1 tokens that share none: 150 tokens are 7 of 19 and 17 left over.
+TEST_F(PerplexityTest, DisjointWindowsShareNoToken) {
+  const auto tokens = random_tokens(150, engine.config().vocab_size, 5);
+  const std::vector<Tier> tiers = {find_tier(engine.config(), "full")};
+  const auto text = EvaluationText::from_tokens(tokens, "random");
+  // The same windows one after the other, each as a text of its own.
+  double sum = 0;
+  for (std::size_t w = 0; w < 7; ++w) {
+    const std::vector<TokenId> window(tokens.begin() + static_cast<std::ptrdiff_t>(19 * w),
+                                      tokens.begin() + static_cast<std::ptrdiff_t>(19 * w + 19));
+    sum += recurrent_nll(engine, tiers[0], window, 18, 1);
+  }
+  for (const Index batch : {0, 1, 3}) {
+    const auto report =
+        measure_perplexity(engine, text, {.tiers = tiers, .context = 18, .batch = batch, .disjoint = true});
+    EXPECT_EQ(report.windows, 7);
+    EXPECT_EQ(report.tokens, 7 * 18);
+    EXPECT_EQ(report.left_out, 150 - 7 * 19);
+    EXPECT_NEAR(report.tiers[0].nll, sum / 7, 1e-5 * sum / 7) << batch;
+    EXPECT_EQ(to_json(report, "m", {})["protocol"], "cross-domain");
+  }
+  // A text of exactly one window.
+  const PerplexityOptions one{.tiers = tiers, .context = 149, .disjoint = true};
+  EXPECT_EQ(measure_perplexity(engine, text, one).left_out, 0);
+}
+
+TEST_F(PerplexityTest, ComparesTiersWithTheFullCapacity) {
+  const auto text = EvaluationText::from_tokens(random_tokens(60, engine.config().vocab_size, 5), "random");
+  const auto full = cost_of(engine.config(), full_capacity(engine.config())).parameters;
+  PerplexityOptions options{.tiers = {find_tier(engine.config(), "1x2"), find_tier(engine.config(), "full")},
+                            .context = 8,
+                            .full_parameters = full};
+  const auto both = measure_perplexity(engine, text, options);
+  EXPECT_DOUBLE_EQ(both.tiers[0].fraction, static_cast<double>(both.tiers[0].parameters) / static_cast<double>(full));
+  EXPECT_LT(both.tiers[0].fraction, 1);
+  EXPECT_EQ(both.tiers[1].fraction, 1);
+  EXPECT_EQ(*both.tiers[0].nll_difference, both.tiers[0].nll - both.tiers[1].nll);
+  EXPECT_EQ(*both.tiers[1].nll_difference, 0);
+  options.tiers.pop_back();
+  const auto alone = measure_perplexity(engine, text, options);
+  EXPECT_FALSE(alone.tiers[0].nll_difference) << "the full capacity was not measured";
+  options.full_parameters = 0;
+  EXPECT_TRUE(
+      to_json(measure_perplexity(engine, text, options), "m", {})["results"][0]["parameter_fraction"].is_null());
+}
+
 TEST_F(PerplexityTest, JsonHasTheDocumentedShape) {
   const auto text = EvaluationText::from_tokens(random_tokens(20, engine.config().vocab_size, 5), "random");
   const auto report = measure_perplexity(engine, text, {.tiers = {find_tier(engine.config(), "full")}, .context = 8});
-  const auto json = to_json(report, "a model");
+  const auto json = to_json(report, "a model", {});
   EXPECT_EQ(json["model"], "a model");
   ASSERT_EQ(json["results"].size(), 1u);
   std::vector<std::string> keys;
   for (const auto& entry : json["results"][0].items()) keys.push_back(entry.key());
-  EXPECT_EQ(keys, (std::vector<std::string>{"tier", "parameters", "tokens", "nll", "perplexity", "bits_per_byte"}));
+  EXPECT_EQ(keys, (std::vector<std::string>{"tier", "parameters", "parameter_fraction", "tokens", "nll",
+                                            "nll_difference", "perplexity", "bits_per_byte"}));
   EXPECT_EQ(json["results"][0]["tokens"], 16);
 }
 

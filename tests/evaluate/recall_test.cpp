@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "essh/base/json.h"
 #include "essh/decode/session.h"
@@ -26,6 +27,7 @@ TEST(Recall, CountsWhatTheLogitsSay) {
   EXPECT_DOUBLE_EQ(report.chance, 1.0 / 3);
   for (std::size_t t = 0; t < tiers.size(); ++t) {
     Index right = 0, complete = 0;
+    double loss = 0;
     for (Index s = 0; s < samples; ++s) {
       std::vector<std::int32_t> inputs(60), targets(60);
       task.sample(SyntheticTask::Split::Validation, 4, s, inputs, targets);
@@ -38,15 +40,19 @@ TEST(Recall, CountsWhatTheLogitsSay) {
           const bool found = std::max_element(row, row + logits.cols) - row == target;
           right += found;
           wrong += !found;
+          double sum = 0;
+          for (Index c = 0; c < logits.cols; ++c) sum += std::exp(static_cast<double>(row[c]));
+          loss += std::log(sum) - static_cast<double>(row[target]);
         }
       });
       complete += wrong == 0;
     }
     EXPECT_DOUBLE_EQ(report.tiers[t].accuracy, static_cast<double>(right) / static_cast<double>(report.questions));
     EXPECT_DOUBLE_EQ(report.tiers[t].complete, static_cast<double>(complete) / static_cast<double>(samples));
-    EXPECT_GT(report.tiers[t].nll, 0);
+    const double nll = loss / static_cast<double>(report.questions);
+    EXPECT_NEAR(report.tiers[t].nll, nll, 1e-5 * nll);
   }
-  const auto json = to_json(report, "m");
+  const auto json = to_json(report, "m", {});
   EXPECT_EQ(json["task"], "palindrome");
   EXPECT_FALSE(json.contains("pairs"));
   EXPECT_EQ(json["results"].size(), tiers.size());

@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+
+#include "essh/model/initialise.h"
 #include "essh/train/capacity_sampler.h"
 
 namespace essh {
@@ -19,6 +22,49 @@ ModelConfig small_family() {
   c.channel_width = 4;
   c.elastic = two_rate(8, 128, deployment_budgets());
   return c;
+}
+
+TEST(Rates, MeanAndDeviationOfTheSamples) {
+  const Rates rates{{2, 4, 4, 4, 5, 5, 7, 9}};
+  EXPECT_DOUBLE_EQ(rates.mean(), 5);
+  EXPECT_DOUBLE_EQ(rates.deviation(), std::sqrt(32.0 / 7));
+  EXPECT_EQ(Rates{{3}}.deviation(), 0);
+}
+
+TEST(MeasureTraining, CountsProductsAndMemory) {
+  const auto config = small_family();
+  auto stream = cpu_stream(2);
+  const auto result =
+      measure_training(config, stream, Precision::Float32,
+                       {.micro_batch = 2, .accumulation = 2, .context = 32, .loss_rows = 64, .warmup = 1, .steps = 3});
+  ASSERT_EQ(result.rates.samples.size(), 3u);
+  for (const double rate : result.rates.samples) EXPECT_GT(rate, 0);
+  double products = 0;
+  const ParameterLayout layout(config);
+  for (const auto& spec : layout.tensors()) {
+    if (spec.is_matrix()) products += 6.0 * static_cast<double>(spec.rows * spec.cols);
+  }
+  EXPECT_EQ(result.flops_per_token, products);
+  EXPECT_EQ(result.state_bytes, 16 * static_cast<std::size_t>(layout.size())) << "weights, gradients and two moments";
+  // At least the residual streams of two blocks.
+  EXPECT_GE(result.activation_bytes, static_cast<std::size_t>(2 * 2 * 32 * config.hidden_size) * sizeof(float));
+}
+
+TEST(MeasurePrefill, ReadsThePromptAsOftenAsAskedFor) {
+  auto stream = cpu_stream(2);
+  const auto config = small_family();
+  LoadedModel model{config, Parameters<float>(config)};
+  initialise(model.parameters, config, 3);
+  const StoredModel family(std::move(model));
+  const auto tier = find_tier(config, "T1");
+  for (const bool all : {true, false}) {
+    for (const Index piece : {7, 64}) {
+      const auto rates = measure_prefill(family, tier, stream, {},
+                                         {.tokens = 40, .piece = piece, .all_logits = all, .warmup = 0, .runs = 1});
+      ASSERT_EQ(rates.samples.size(), 1u) << "one run is one run, however short";
+      EXPECT_GT(rates.mean(), 0);
+    }
+  }
 }
 
 // The micro-batches of the bench are those that the sampler draws for the same steps, and a teacher runs for those

@@ -42,6 +42,9 @@ struct ExportTest : ::testing::Test {
     for (const auto& tier : tiers_of(config))
       export_tier(parent, folder / "family", model_hash(folder / "family"), tier, folder / tier.name, options);
   }
+  Verification verify(const fs::path& name, const VerifyInput& input = {.length = 160}) {
+    return verify_model(folder / name, folder / "family", stream, Precision::Auto, input);
+  }
   static std::string faults(const Verification& result) {
     std::string text;
     for (const auto& check : result.checks) {
@@ -57,7 +60,7 @@ TEST_F(ExportTest, EveryTierEqualsTheParentBitwiseInEveryDtype) {
                 .existing = ExistingFolder::Replace,
                 .shard_bytes = dtype == DType::BF16 ? std::uint64_t{4096} : 5'000'000'000});
     for (const auto& tier : tiers_of(config)) {
-      const auto result = verify_model(folder / tier.name, folder / "family", stream);
+      const auto result = verify(tier.name);
       EXPECT_TRUE(result.good()) << tier.name << "\n" << faults(result);
       EXPECT_TRUE(fs::exists(folder / tier.name / "tokenizer.json"));
       EXPECT_EQ(full_capacity(read_config(folder / tier.name)), tier.capacity);
@@ -114,7 +117,7 @@ TEST_F(ExportTest, VerifyFindsWhatIsWrong) {
     stream_to.write("\xff\xff\x7f\x7f", 4);
   };
   damage(folder / "T4" / "model.safetensors", -400);
-  const auto changed = verify_model(folder / "T4", folder / "family", stream);
+  const auto changed = verify("T4");
   EXPECT_NE(faults(changed).find("hashes"), std::string::npos);
   EXPECT_NE(faults(changed).find("parent: "), std::string::npos) << faults(changed);
 
@@ -129,6 +132,39 @@ TEST_F(ExportTest, VerifyFindsWhatIsWrong) {
   EXPECT_NE(faults(verify_model(folder / "T3", std::nullopt, stream)).find("config.json asks for"), std::string::npos);
   fs::remove(folder / "T5" / "model.safetensors");
   EXPECT_FALSE(verify_model(folder / "T5", std::nullopt, stream).good());
+}
+
+// Two batches of four sequences, every logit of them, and 1 + 4 rows token by token.
+TEST_F(ExportTest, VerifyComparesTwoBatchesOfFourSequences) {
+  export_all({});
+  const auto detail = [&](const VerifyInput& input) {
+    const auto result = verify("T4", input);
+    for (const auto& check : result.checks) {
+      if (check.name == "parent") return check.detail;
+    }
+    return faults(result);
+  };
+  const auto logits = [&](Index length, Index rows) {
+    return fmt::format("{} logits equal bit by bit", 2 * (4 * length + rows) * config.vocab_size);
+  };
+  EXPECT_TRUE(detail({}).starts_with(logits(2048, 5))) << detail({});
+  EXPECT_NE(detail({}).find("2 x 4 x 2048 of random tokens"), std::string::npos) << detail({});
+  EXPECT_TRUE(detail({.length = 3}).starts_with(logits(3, 3))) << detail({.length = 3});
+  VerifyInput text{.length = 30, .tokens = {}, .name = "held-out text"};
+  for (Index i = 0; i < text.needed(); ++i) text.tokens.push_back(static_cast<std::int32_t>(i % config.vocab_size));
+  EXPECT_NE(detail(text).find("2 x 4 x 30 of held-out text"), std::string::npos) << detail(text);
+  text.tokens.back() = static_cast<std::int32_t>(config.vocab_size);
+  EXPECT_NE(faults(verify("T4", text)).find("held-out text: token 239 is 16"), std::string::npos);
+
+  // A weight that only late tokens of the last sequence meet: the embedding of a token that stands nowhere else.
+  auto changed = load_model(folder / "T4");
+  changed.parameters.tensor(
+      changed.parameters.layout().find(-1, "model.embed_tokens.weight"))[15 * config.hidden_size] += 1;
+  save_model(folder / "other", changed.config, changed.parameters, full_capacity(changed.config),
+             {.copied = {folder / "tokenizer.json"}});
+  for (auto& token : text.tokens) token = 1 + token % 14;
+  text.tokens.back() = 15;
+  EXPECT_NE(faults(verify("other", text)).find("logits differ from the parent"), std::string::npos);
 }
 
 TEST_F(ExportTest, VerifyWantsEveryFileListed) {
@@ -158,7 +194,8 @@ TEST_F(ExportTest, VerifyReadsTheTokenizer) {
   const auto found = [&](bool with_parent) {
     fs::remove(model / "SHA256SUMS");
     write_manifest(model);  // so that the hashes have nothing to say
-    return faults(verify_model(model, with_parent ? std::optional(folder / "family") : std::nullopt, stream));
+    return faults(verify_model(model, with_parent ? std::optional(folder / "family") : std::nullopt, stream,
+                               Precision::Auto, {.length = 8}));
   };
   EXPECT_EQ(found(true), "");
   write_durably(model / "tokenizer.json", "{\"model\": {}}");

@@ -9,8 +9,9 @@ using OneInput = std::function<void()>;
 int run_inputs(int argc, char** argv, const char* name, const std::function<OneInput(std::uint64_t seed)>& make);
 
 // Runs make(seed)() --iterations times; the function makes one input and reads it, and throws Error when it is refused.
-// Fails on any other exception, on an Error of kind Internal, on an input that takes over --max-seconds and on memory
-// over --max-mb. Prints one line of figures, and with --classes every class of error with its first message.
+// Fails on any other exception, on an Error of kind Internal, on an input that takes over --max-seconds of processor
+// time (25 times the slowest known: hypervisors that share a core count theirs too) and on memory over --max-mb. Prints
+// one line of figures, and with --classes every class of error with its first message.
 template <class Make>
 int run(int argc, char** argv, const char* name, const Make& make) {
   return run_inputs(argc, argv, name, [&](std::uint64_t seed) -> OneInput {

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <set>
 
 namespace essh {
 namespace {
@@ -86,18 +87,21 @@ TEST(CapacitySampler, RampAndProgressiveFollowTheirSchedules) {
   EXPECT_DOUBLE_EQ(ramp.full_share(kSteps / 2), 0.75);
   EXPECT_DOUBLE_EQ(ramp.full_share(kSteps * 3 / 4), 0.875);
   EXPECT_GE(share_of_full(ramp, kSteps - 20, kSteps, 4), 0.98);
+  // The paper's stages. Full capacity comes from its reserved share alone, never from the draw.
   const auto progressive = make({.sampling = "progressive", .full_share = 0});
-  const auto smallest = [&](Index step) {
-    double least = 1;
+  const auto drawn = [&](Index step) {
+    std::set<double> parts;
     for (Index s = step; s < step + 20; ++s) {
-      for (const double budget : progressive.draw(s, 1e12, 16)) least = std::min(least, budget);
+      for (const double budget : progressive.draw(s, 1e12, 16)) parts.insert(32 * budget);
     }
-    return least;
+    return parts;
   };
-  EXPECT_EQ(smallest(0), 0.5);
-  EXPECT_EQ(smallest(150), 0.25);
-  EXPECT_EQ(smallest(300), 0.125);
-  EXPECT_EQ(smallest(450), 0.0625);
+  EXPECT_EQ(drawn(0), (std::set<double>{16, 24}));
+  EXPECT_EQ(drawn(130), (std::set<double>{16, 24}));
+  EXPECT_EQ(drawn(150), (std::set<double>{8, 12, 16, 24}));
+  EXPECT_EQ(drawn(300), (std::set<double>{4, 5, 6, 8, 12, 16, 24}));
+  EXPECT_EQ(drawn(450), (std::set<double>{2, 3, 4, 5, 6, 8, 12, 16, 24}));
+  EXPECT_NEAR(share_of_full(make({.sampling = "progressive"}), 0, kSteps), 0.75, 1e-9);
 }
 
 TEST(CapacitySampler, GapsAndProgressDecideTheWeights) {

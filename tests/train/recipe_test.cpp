@@ -48,6 +48,10 @@ TEST(Recipe, MistakesAreNamedWithARemedy) {
             "r.yaml: elastic.sampling must be one of fixed, ramp, progressive, gap, adaptive, dense, got \"rampe\", "
             "did you mean \"ramp\"?");
   EXPECT_EQ(problem("run: {batch: 5, micro_batch: 2}"), "r.yaml: run.batch must be a multiple of run.micro_batch");
+  EXPECT_NE(problem("data: {task: \"mqar\xff\"}").find("is not UTF-8"), std::string::npos);
+  EXPECT_NE(problem("{[1]: 2}").find("a key must be a word"), std::string::npos);
+  EXPECT_NE(problem("model: tiny", {"model.preset=dna"}).find("before .preset is a value"), std::string::npos);
+  EXPECT_NE(problem("[1]", {"run.steps=1"}).find("is a value"), std::string::npos);
   EXPECT_NE(problem("run: [1"), "accepted");
   EXPECT_NE(problem("run: {steps: 1, steps: 2}"), "accepted");
   EXPECT_NE(problem("", {"run.steps"}), "accepted");

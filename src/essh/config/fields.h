@@ -3,6 +3,7 @@
 #include <concepts>
 #include <cstdint>
 #include <limits>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <type_traits>
@@ -23,6 +24,11 @@ template <class T>
 inline constexpr bool is_list = false;
 template <class T>
 inline constexpr bool is_list<std::vector<T>> = true;
+// Null stands for an empty one.
+template <class T>
+inline constexpr bool is_optional = false;
+template <class T>
+inline constexpr bool is_optional<std::optional<T>> = true;
 
 // The typed layer over JSON: wrong kinds, fractions for integers and values out of range are errors that name the
 // place.
@@ -81,6 +87,9 @@ struct JsonReader {
       JsonReader nested{*found, where};
       fields(nested, member);
       nested.reject_unknown();
+    } else if constexpr (is_optional<T>) {
+      member.reset();
+      if (!found->is_null()) member = json_value<typename T::value_type>(*found, field, where);
     } else {
       member = json_value<T>(*found, field, where);
     }
@@ -106,6 +115,8 @@ struct JsonWriter {
       JsonWriter nested;
       fields(nested, member);
       object[name] = nested.object;
+    } else if constexpr (is_optional<T>) {
+      object[name] = member ? Json(*member) : Json();
     } else {
       object[name] = member;
     }

@@ -128,8 +128,8 @@ class Engine::Typed : public Impl {
     auto& model = find(tier.capacity);
     std::vector<std::size_t> sizes;
     for (const auto& part : snapshot.parts) sizes.push_back(part.size());
-    if (snapshot.capacity != tier.capacity || snapshot.position < 0 || snapshot.rows != format_of<T>() ||
-        sizes != SlotState::snapshot_sizes(model.parts(), snapshot.position)) {
+    if (snapshot.capacity != tier.capacity || snapshot.position < 0 || snapshot.position > kLongestSequence ||
+        snapshot.rows != format_of<T>() || sizes != SlotState::snapshot_sizes(model.parts(), snapshot.position)) {
       fail(ErrorKind::BadFile, "the state is not of this model at {} in {}", sizes_of(model_.config(), tier.capacity),
            traits(format_of<T>()).name);
     }

@@ -70,6 +70,8 @@ struct StateSnapshot {
 
   std::size_t bytes() const;
 };
+// No sequence is longer. Bounds what a damaged state may claim: sizes of caches stay far from overflow.
+inline constexpr Index kLongestSequence = Index{1} << 35;
 
 // A model at work for many sequences, each a slot with its tier, position and state. Weights are packed once per tier;
 // one pass takes any mix of prompts and single tokens of any slots. Calls may come from any thread, one at a time.

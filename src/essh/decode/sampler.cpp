@@ -1,11 +1,64 @@
 #include "essh/decode/sampler.h"
 
 #include <algorithm>
+#include <array>
+#include <bit>
 #include <cmath>
 
 #include "essh/base/error.h"
 
 namespace essh {
+
+// Ties go to the smaller token, so that every machine orders alike.
+bool Sampler::better(const Candidate& a, const Candidate& b) {
+  return a.weight != b.weight ? a.weight > b.weight : a.token < b.token;
+}
+
+namespace {
+
+// Weights are in [0, 1]: buckets of a sixteenth of an octave from 1 down, all below 2^-64 in the last.
+constexpr std::size_t kBuckets = 64 * 16 + 2;
+std::size_t bucket_of(double weight) {
+  constexpr std::uint64_t kTop = std::bit_cast<std::uint64_t>(1.0) >> 48;
+  return std::min<std::uint64_t>(kTop - (std::bit_cast<std::uint64_t>(weight) >> 48), kBuckets - 1);
+}
+
+}  // namespace
+
+// The place, counted from the best, at which the running sum of the weights reaches what is asked for; the last one
+// when it never does. Rearranges so that [0, place] are the best. Linear in time: buckets, then halves of one bucket.
+template <class Reached>
+std::size_t Sampler::select(std::span<Candidate> candidates, const Reached& reached) {
+  constexpr std::ptrdiff_t kSorted = 64;
+  std::array<double, kBuckets> sums{};
+  for (const auto& candidate : candidates) sums[bucket_of(candidate.weight)] += candidate.weight;
+  std::size_t bucket = 0, lowest = kBuckets - 1;
+  while (lowest > 0 && sums[lowest] == 0) --lowest;
+  double before = 0;
+  for (; bucket < lowest && !reached(before + sums[bucket]); ++bucket) before += sums[bucket];
+
+  auto begin = std::partition(candidates.begin(), candidates.end(),
+                              [&](const Candidate& c) { return bucket_of(c.weight) < bucket; });
+  auto end = std::partition(begin, candidates.end(), [&](const Candidate& c) { return bucket_of(c.weight) == bucket; });
+  while (end - begin > kSorted) {
+    const auto middle = begin + (end - begin) / 2;
+    std::nth_element(begin, middle, end, better);
+    double sum = before;
+    for (auto c = begin; c != middle; ++c) sum += c->weight;
+    if (reached(sum)) {
+      end = middle;
+    } else {
+      before = sum;
+      begin = middle;
+    }
+  }
+  std::sort(begin, end, better);
+  for (; begin + 1 < end; ++begin) {
+    before += begin->weight;
+    if (reached(before)) break;
+  }
+  return static_cast<std::size_t>(begin - candidates.begin());
+}
 
 void Sampler::see(std::int32_t token) {
   // Kept without a penalty too: a later part of the text may have one.
@@ -36,36 +89,25 @@ std::int32_t Sampler::draw(std::span<const float> logits) {
                                               : candidate.weight * options_.repetition_penalty;
     }
   }
-  // Ties go to the smaller token, so that every machine sorts alike.
-  const auto better = [](const Candidate& a, const Candidate& b) {
-    return a.weight != b.weight ? a.weight > b.weight : a.token < b.token;
-  };
   if (options_.temperature == 0) return std::min_element(candidates_.begin(), candidates_.end(), better)->token;
 
   if (options_.top_k > 0 && static_cast<std::size_t>(options_.top_k) < candidates_.size()) {
     std::nth_element(candidates_.begin(), candidates_.begin() + options_.top_k, candidates_.end(), better);
     candidates_.resize(static_cast<std::size_t>(options_.top_k));
   }
-  std::sort(candidates_.begin(), candidates_.end(), better);
-  const double best = candidates_.front().weight;
-  double total = 0;
+  double best = -INFINITY, total = 0;
+  for (const auto& candidate : candidates_) best = std::max(best, candidate.weight);
   for (auto& candidate : candidates_)
     total += candidate.weight = std::exp((candidate.weight - best) / options_.temperature);
-  std::size_t kept = candidates_.size();
   if (options_.top_p < 1) {
-    double sum = 0;
-    for (kept = 0; kept < candidates_.size() && (kept == 0 || sum < options_.top_p * total); ++kept)
-      sum += candidates_[kept].weight;
+    const double share = options_.top_p * total;
+    candidates_.resize(1 + select(candidates_, [&](double sum) { return sum >= share; }));
   }
-  while (kept > 1 && candidates_[kept - 1].weight < options_.min_p) --kept;
+  if (options_.min_p > 0) std::erase_if(candidates_, [&](const Candidate& c) { return c.weight < options_.min_p; });
   double mass = 0;
-  for (std::size_t i = 0; i < kept; ++i) mass += candidates_[i].weight;
-  double point = rng_.uniform() * mass;
-  for (std::size_t i = 0; i < kept; ++i) {
-    point -= candidates_[i].weight;
-    if (point < 0) return candidates_[i].token;
-  }
-  return candidates_[kept - 1].token;
+  for (const auto& candidate : candidates_) mass += candidate.weight;
+  const double point = rng_.uniform() * mass;
+  return candidates_[select(candidates_, [&](double sum) { return sum > point; })].token;
 }
 
 }  // namespace essh

@@ -59,6 +59,10 @@ class Sampler {
     std::int32_t token;
     double weight;
   };
+  static bool better(const Candidate& a, const Candidate& b);
+  template <class Reached>
+  static std::size_t select(std::span<Candidate> candidates, const Reached& reached);
+
   SamplingOptions options_;
   Rng rng_;
   std::vector<std::int32_t> recent_;

@@ -19,8 +19,9 @@ std::string state_digest(const StateSnapshot& snapshot, std::span<const float> l
   for (const auto& part : snapshot.parts) hash.update(part);
   hash.update(std::as_bytes(logits));
   hash.update(std::as_bytes(std::span(sampler.recent)));
-  const std::array<std::uint64_t, 2> draws = {sampler.seed, sampler.position};
-  hash.update(std::as_bytes(std::span(draws)));
+  const std::array<std::uint64_t, 3> numbers = {sampler.seed, sampler.position,
+                                                static_cast<std::uint64_t>(snapshot.position)};
+  hash.update(std::as_bytes(std::span(numbers)));
   return hash.hex();
 }
 
@@ -68,7 +69,7 @@ std::span<const float> Session::logits() const {
 void Session::save(const fs::path& path, const SamplerState& sampler) const {
   const auto state = snapshot();
   const auto last = outputs_.entries.empty() && restored_.empty() ? std::span<const float>() : logits();
-  const Metadata metadata = {{"essh", "state 2"},
+  const Metadata metadata = {{"essh", "state 3"},
                              {"model", engine_.model().hash()},
                              {"capacity", sizes_of(engine_.config(), tier_.capacity)},
                              {"caches", traits(state.rows).name},
@@ -104,9 +105,9 @@ SamplerState Session::restore(const fs::path& path) {
     const auto found = file.metadata().find(key);
     return found == file.metadata().end() ? std::string() : found->second;
   };
-  if (value("essh") == "state")
+  if (value("essh") == "state" || value("essh") == "state 2")
     fail(ErrorKind::BadFile, "{}: saved by an older version; feed the text to the model instead", path.string());
-  if (value("essh") != "state 2") fail(ErrorKind::BadFile, "{}: not a saved state", path.string());
+  if (value("essh") != "state 3") fail(ErrorKind::BadFile, "{}: not a saved state", path.string());
   if (value("model") != engine_.model().hash())
     fail(ErrorKind::BadFile, "{}: saved by another model; feed the text to this one instead", path.string());
   const auto sizes = sizes_of(engine_.config(), tier_.capacity);

@@ -1,31 +1,56 @@
 #include "essh/evaluate/evaluation_text.h"
 
 #include <algorithm>
+#include <functional>
 
 #include "essh/base/error.h"
+#include "essh/base/sha256.h"
 #include "essh/data/document_reader.h"
 
 namespace essh {
 namespace fs = std::filesystem;
 namespace {
 
-void append_documents(const fs::path& file, const Tokenizer& tokenizer, TokenId eos, std::int64_t most_tokens,
-                      std::vector<TokenId>& tokens) {
+// Tokens of a text that comes in stretches, cut only where the usual patterns cut anyway.
+class StretchEncoder {
+ public:
+  StretchEncoder(const Tokenizer& tokenizer, std::vector<TokenId>& tokens) : tokenizer_(tokenizer), tokens_(tokens) {}
+
+  void add(std::string_view text) {
+    pending_ += text;
+    while (pending_.size() > kPieceBytes) take(cut_document(pending_));
+  }
+  void finish() { take(pending_.size()); }
+
+ private:
+  void take(std::size_t bytes) {
+    tokenizer_.encode(std::string_view(pending_).substr(0, bytes), tokens_, {.parse_special_tokens = false});
+    pending_.erase(0, bytes);
+  }
+
+  const Tokenizer& tokenizer_;
+  std::vector<TokenId>& tokens_;
+  std::string pending_;
+};
+
+// Calls take(text, first, last) for every piece of every document, until it returns false.
+void for_each_piece(const std::vector<fs::path>& files,
+                    const std::function<bool(std::string_view text, bool first, bool last)>& take) {
   static const std::string kField = "text";
-  const auto reader = open_document_reader(file, format_of_name(file), kField);
-  Block block;
-  while (static_cast<std::int64_t>(tokens.size()) < most_tokens && reader->read(block)) {
-    decode_block(block, kField);
-    if (block.bad_count > 0) {
-      const auto& bad = block.bad_lines.front();
-      fail(ErrorKind::BadFile, "{}: line {}: {}", file.string(), bad.number, describe(bad.fault, kField));
+  for (const auto& file : files) {
+    const auto reader = open_document_reader(file, format_of_name(file), kField);
+    Block block;
+    while (reader->read(block)) {
+      decode_block(block, kField);
+      if (block.bad_count > 0) {
+        const auto& bad = block.bad_lines.front();
+        fail(ErrorKind::BadFile, "{}: line {}: {}", file.string(), bad.number, describe(bad.fault, kField));
+      }
+      for (const auto& piece : block.pieces) {
+        if (!take(std::string_view(block.text).substr(piece.begin, piece.size), piece.first, piece.last)) return;
+      }
+      block.clear();
     }
-    for (const auto& piece : block.pieces) {
-      tokenizer.encode(std::string_view(block.text).substr(piece.begin, piece.size), tokens,
-                       {.parse_special_tokens = false});
-      if (piece.last) tokens.push_back(eos);
-    }
-    block.clear();
   }
 }
 
@@ -44,13 +69,24 @@ EvaluationText EvaluationText::from_dataset(const fs::path& folder) {
 }
 
 EvaluationText EvaluationText::from_files(const std::vector<fs::path>& files, const Tokenizer& tokenizer, TokenId eos,
-                                          std::int64_t most_tokens) {
+                                          std::int64_t most_tokens, DocumentJoin join) {
   EvaluationText text;
   text.tokenizer_hash_ = tokenizer.hash();
-  for (const auto& file : files) {
-    text.name_ += (text.name_.empty() ? "" : ", ") + file.string();
-    append_documents(file, tokenizer, eos, most_tokens, text.tokens_);
-  }
+  for (const auto& file : files) text.name_ += (text.name_.empty() ? "" : ", ") + file.string();
+  StretchEncoder joined(tokenizer, text.tokens_);
+  bool begun = false;
+  for_each_piece(files, [&](std::string_view piece, bool first, bool last) {
+    if (join == DocumentJoin::Newline) {
+      if (first && begun) joined.add("\n");
+      joined.add(piece);
+      begun = true;
+    } else {
+      tokenizer.encode(piece, text.tokens_, {.parse_special_tokens = false});
+      if (last) text.tokens_.push_back(eos);
+    }
+    return static_cast<std::int64_t>(text.tokens_.size()) < most_tokens;
+  });
+  joined.finish();
   if (static_cast<std::int64_t>(text.tokens_.size()) > most_tokens)
     text.tokens_.resize(static_cast<std::size_t>(most_tokens));
   text.token_bytes_.resize(static_cast<std::size_t>(tokenizer.vocab_size()));
@@ -70,10 +106,15 @@ EvaluationText EvaluationText::from_tokens(std::vector<TokenId> tokens, std::str
 }
 
 EvaluationText EvaluationText::open(const std::vector<fs::path>& data, const fs::path& model_folder,
-                                    const std::string& tokenizer, TokenId eos, std::int64_t most_tokens) {
+                                    const std::string& tokenizer, TokenId eos, std::int64_t most_tokens,
+                                    DocumentJoin join) {
   const fs::path place = tokenizer.empty() ? model_folder : fs::path(tokenizer);
   const bool present = !tokenizer.empty() || fs::exists(model_folder / "tokenizer.json");
   if (data.size() == 1 && fs::is_directory(data.front())) {
+    if (join == DocumentJoin::Newline) {
+      fail(ErrorKind::Usage, "{}: its documents are joined by end-of-text tokens already; give the files of text",
+           data.front().string());
+    }
     auto text = from_dataset(data.front());
     if (present && load_tokenizer(place)->hash() != text.tokenizer_hash_) {
       fail(ErrorKind::BadFile, "{}: prepared with another tokenizer than {}; prepare it again with that one",
@@ -89,7 +130,14 @@ EvaluationText EvaluationText::open(const std::vector<fs::path>& data, const fs:
     fail(ErrorKind::Usage, "{}: no tokenizer.json to read text with; name a tokenizer, or give a prepared dataset",
          model_folder.string());
   }
-  return from_files(data, *load_tokenizer(place), eos, most_tokens);
+  return from_files(data, *load_tokenizer(place), eos, most_tokens, join);
+}
+
+std::string EvaluationText::fingerprint() const {
+  if (dataset_) return dataset_->fingerprint();
+  Sha256 hash;
+  hash.update(std::as_bytes(std::span(tokens_)));
+  return hash.hex();
 }
 
 std::int64_t EvaluationText::tokens() const {

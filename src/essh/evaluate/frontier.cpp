@@ -48,6 +48,9 @@ struct CsvRow {
       std::string quoted;
       for (const char c : member) quoted += c == '"' ? "\"\"" : std::string(1, c);
       values += fmt::format("{}\"{}\"", comma, quoted);
+    } else if constexpr (std::same_as<T, std::optional<double>>) {
+      values += comma;
+      if (member) values += fmt::format("{:.6g}", *member);
     } else if constexpr (std::floating_point<T>) {
       values += comma;
       if (member != 0) values += fmt::format("{:.6g}", member);
@@ -100,25 +103,33 @@ std::string Frontier::label(const FrontierPoint& point) const {
   return point.tier == "full" ? folder_name(point.model) : folder_name(point.model) + " " + point.tier;
 }
 
-std::vector<FrontierPoint> measure_costs(const StoredModel& stored, const std::string& model,
+std::vector<FrontierPoint> measure_costs(const StoredModel& stored, const std::string& model, const Family& family,
                                          const std::vector<Tier>& tiers, Stream& stream, EngineOptions engine,
                                          const LatencyOptions& options) {
+  Progress progress("time", static_cast<double>(tiers.size() * static_cast<std::size_t>(options.rounds)), "tiers");
+  double begun = 0;
+  const auto latencies = measure_latencies(stored, tiers, stream, engine, options,
+                                           [&](int, const Tier& tier) { progress.update(begun++, tier.name); });
+  progress.finish();
   std::vector<FrontierPoint> points;
-  Progress progress("time", static_cast<double>(tiers.size()), "tiers");
-  for (const auto& tier : tiers) {
+  for (std::size_t i = 0; i < tiers.size(); ++i) {
+    const auto& tier = tiers[i];
     const auto cost = cost_of(stored.config(), tier.capacity);
     points.push_back({.model = model,
                       .tier = tier.name,
                       .channels = tier.capacity.channels,
                       .ffn = tier.capacity.ffn,
                       .parameters = cost.parameters,
+                      .parameter_fraction = family.full_parameters > 0 ? static_cast<double>(cost.parameters) /
+                                                                             static_cast<double>(family.full_parameters)
+                                                                       : 0,
                       .file_bytes = file_bytes(stored.config(), tier.capacity),
                       .state_bytes = cost.state_bytes,
                       .kv_bytes = cost.kv_bytes,
-                      .latency = measure_latency(stored, tier, stream, engine, options)});
-    progress.update(static_cast<double>(points.size()), tier.name);
+                      .latency = latencies[i],
+                      .model_hash = stored.hash(),
+                      .family_hash = family.hash});
   }
-  progress.finish();
   return points;
 }
 
@@ -128,6 +139,17 @@ void add_quality(std::span<FrontierPoint> points, const PerplexityReport& report
     points[i].nll = report.tiers[i].nll;
     points[i].perplexity = report.tiers[i].perplexity;
     points[i].bits_per_byte = report.tiers[i].bits_per_byte;
+  }
+}
+
+void compare_with_full(Frontier& frontier) {
+  for (auto& point : frontier.points) {
+    point.nll_difference.reset();
+    if (point.perplexity == 0 || point.family_hash.empty()) continue;
+    const auto full = std::ranges::find_if(frontier.points, [&](const FrontierPoint& other) {
+      return other.family_hash == point.family_hash && other.parameter_fraction == 1 && other.perplexity > 0;
+    });
+    if (full != frontier.points.end()) point.nll_difference = point.nll - full->nll;
   }
 }
 
@@ -143,16 +165,19 @@ void mark_dominated(Frontier& frontier) {
 
 std::string to_table(const Frontier& frontier) {
   const bool quality = !frontier.data.empty();
-  std::vector<Column> columns = {{"tier", {}},      {"parameters", {}},    {"file", {}},      {"state", {}},
-                                 {"window KV", {}}, {"perplexity", {}},    {"bits/byte", {}}, {"ms/token", {}},
-                                 {"10-90%", {}},    {"prefill tok/s", {}}, {"memory", {}},    {"", {}}};
+  std::vector<Column> columns = {
+      {"tier", {}},      {"parameters", {}},    {"r", {}},          {"file", {}},      {"state", {}},
+      {"window KV", {}}, {"d nll", {}},         {"perplexity", {}}, {"bits/byte", {}}, {"ms/token", {}},
+      {"10-90%", {}},    {"prefill tok/s", {}}, {"memory", {}},     {"", {}}};
   for (const auto& p : frontier.points) {
     const std::string cells[] = {
         frontier.label(p),
         fmt::format("{}", p.parameters),
+        p.parameter_fraction > 0 ? fmt::format("{:.3f}", p.parameter_fraction) : "-",
         bytes_cell(p.file_bytes),
         bytes_cell(p.state_bytes),
         bytes_cell(p.kv_bytes),
+        p.nll_difference ? fmt::format("{:+.4f}", *p.nll_difference) : "-",
         p.perplexity > 0 ? fmt::format("{:.3f}", p.perplexity) : "-",
         p.bits_per_byte > 0 ? fmt::format("{:.4f}", p.bits_per_byte) : "-",
         fmt::format("{:.3f}", p.latency.decode_ms),
@@ -164,7 +189,9 @@ std::string to_table(const Frontier& frontier) {
     for (std::size_t c = 0; c < columns.size(); ++c) columns[c].cells.push_back(cells[c]);
   }
   if (!quality)
-    std::erase_if(columns, [](const Column& c) { return c.title == "perplexity" || c.title == "bits/byte"; });
+    std::erase_if(columns, [](const Column& c) {
+      return c.title == "d nll" || c.title == "perplexity" || c.title == "bits/byte";
+    });
   return join_columns(columns);
 }
 
@@ -185,6 +212,8 @@ Json to_json(const Frontier& frontier) {
   for (const auto& point : frontier.points) {
     Json object = write_fields(point);
     if (point.perplexity == 0) object.erase("nll"), object.erase("perplexity");
+    if (!point.nll_difference) object.erase("nll_difference");
+    if (point.parameter_fraction == 0) object.erase("parameter_fraction");
     if (point.bits_per_byte == 0) object.erase("bits_per_byte");
     if (point.latency.resident_bytes == 0) object.erase("resident_bytes");
     if (point.dominated_by.empty()) object.erase("dominated_by");

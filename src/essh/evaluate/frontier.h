@@ -1,4 +1,5 @@
 #pragma once
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -18,14 +19,18 @@ struct FrontierPoint {
   Index channels = 0;
   Index ffn = 0;
   Index parameters = 0;
+  double parameter_fraction = 0;  // r, of the family's full parameters; 0: unknown
   Index file_bytes = 0;
   Index state_bytes = 0;
   Index kv_bytes = 0;
   double nll = 0;
-  double perplexity = 0;     // 0: not measured
-  double bits_per_byte = 0;  // 0: not known
+  std::optional<double> nll_difference = {};  // nll minus that of the family's full capacity, when that is a point too
+  double perplexity = 0;                      // 0: not measured
+  double bits_per_byte = 0;                   // 0: not known
   TierLatency latency = {};
   std::string dominated_by = {};
+  std::string model_hash = {};
+  std::string family_hash = {};  // of the family that an export was cut from; a family's own
 };
 
 // The columns of the CSV file and the keys of the JSON document.
@@ -36,20 +41,24 @@ void fields(Visitor& visit, FrontierPoint& p) {
   visit("channels", p.channels, Field{.help = "spectral channels", .min = 1, .required = true});
   visit("ffn", p.ffn, Field{.help = "feed-forward units", .min = 1, .required = true});
   visit("parameters", p.parameters, Field{.help = "of the exported model", .min = 1, .required = true});
+  visit("parameter_fraction", p.parameter_fraction, Field{.help = "r: of the full parameters", .min = 0, .max = 1});
   visit("file_bytes", p.file_bytes, Field{.help = "weights of an export in the model's dtype", .min = 0});
   visit("state_bytes", p.state_bytes, Field{.help = "recurrent state of a sequence, float32", .min = 0});
   visit("kv_bytes", p.kv_bytes, Field{.help = "window caches of a sequence, bf16", .min = 0});
   visit("nll", p.nll, Field{.help = "mean loss in nats", .min = 0});
+  visit("nll_difference", p.nll_difference, Field{.help = "from the family's full capacity"});
   visit("perplexity", p.perplexity, Field{.help = "exp(nll)", .min = 0});
   visit("bits_per_byte", p.bits_per_byte, Field{.help = "bits per byte of text", .min = 0});
-  visit("decode_ms", p.latency.decode_ms, Field{.help = "per token, median", .min = 0});
+  visit("decode_ms", p.latency.decode_ms, Field{.help = "per token, median of the best round", .min = 0});
   visit("decode_ms_low", p.latency.decode_ms_low, Field{.help = "first decile", .min = 0});
   visit("decode_ms_high", p.latency.decode_ms_high, Field{.help = "ninth decile", .min = 0});
-  visit("prefill_tokens_per_second", p.latency.prefill_rate, Field{.help = "median", .min = 0});
+  visit("prefill_tokens_per_second", p.latency.prefill_rate, Field{.help = "of the best round", .min = 0});
   visit("weight_bytes", p.latency.weight_bytes, Field{.help = "weights as held in memory", .min = 0});
   visit("session_bytes", p.latency.session_bytes, Field{.help = "state and caches as held in memory", .min = 0});
   visit("resident_bytes", p.latency.resident_bytes, Field{.help = "growth of the process", .min = 0});
   visit("dominated_by", p.dominated_by, Field{.help = "a point at least as good, as small and as fast"});
+  visit("model_hash", p.model_hash, Field{.help = "SHA-256 over the model's config and weights"});
+  visit("family_hash", p.family_hash, Field{.help = "that of the family an export was cut from"});
 }
 
 struct Frontier {
@@ -59,6 +68,7 @@ struct Frontier {
   Index depth = 0;        // tokens before a timed decoding step
   int threads = 0;
   std::string processor = {};
+  ResultProvenance provenance = {};  // with a model's hash where there is one model; points have their own
   std::vector<FrontierPoint> points = {};
 
   bool several_models() const;
@@ -74,14 +84,17 @@ void fields(Visitor& visit, Frontier& f) {
   visit("depth", f.depth, Field{.help = "tokens before a timed step", .min = 0});
   visit("threads", f.threads, Field{.help = "cores used", .min = 0});
   visit("processor", f.processor, Field{.help = "where it was measured"});
+  visit("provenance", f.provenance, Field{.help = "what it was measured with"});
 }
 
 // The costs of some tiers of one model, measured here.
-std::vector<FrontierPoint> measure_costs(const StoredModel& stored, const std::string& model,
+std::vector<FrontierPoint> measure_costs(const StoredModel& stored, const std::string& model, const Family& family,
                                          const std::vector<Tier>& tiers, Stream& stream, EngineOptions engine,
                                          const LatencyOptions& options);
 // Adds the quality of points that measure_costs() gave for the same tiers.
 void add_quality(std::span<FrontierPoint> points, const PerplexityReport& report);
+// Compares the points of each family, in whichever folders they lie, with the one of its full capacity.
+void compare_with_full(Frontier& frontier);
 // A point is dominated by one that has no higher perplexity, no more parameters and no longer decoding time, and one of
 // them less. Points of unknown quality are left out.
 void mark_dominated(Frontier& frontier);

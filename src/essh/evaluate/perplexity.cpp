@@ -4,8 +4,8 @@
 #include <cmath>
 #include <numbers>
 
-#include "essh/base/json.h"
 #include "essh/base/progress.h"
+#include "essh/config/fields.h"
 #include "essh/model/cost.h"
 
 namespace essh {
@@ -13,16 +13,28 @@ namespace {
 
 // Tokens of one pass: full matrix products, little memory.
 constexpr Index kPassTokens = 4096;
+
+// Tokens from the beginning of one window to that of the next.
+Index stride_of(const PerplexityOptions& options) {
+  return options.context + (options.disjoint ? 1 : 0);
+}
+
 // Inputs and targets of consecutive windows, row by row.
 struct Windows {
   std::vector<TokenId> inputs, targets;
 
-  void read(const EvaluationText& text, Index first, Index count, Index context) {
-    const auto size = static_cast<std::size_t>(count * context);
-    std::vector<TokenId> stretch(size + 1);
-    text.read(first * context, stretch);
-    inputs.assign(stretch.begin(), stretch.end() - 1);
-    targets.assign(stretch.begin() + 1, stretch.end());
+  void read(const EvaluationText& text, Index first, Index count, const PerplexityOptions& options) {
+    const auto stride = static_cast<std::size_t>(stride_of(options)),
+               context = static_cast<std::size_t>(options.context), windows = static_cast<std::size_t>(count);
+    std::vector<TokenId> stretch((windows - 1) * stride + context + 1);
+    text.read(first * stride_of(options), stretch);
+    inputs.clear();
+    targets.clear();
+    for (std::size_t w = 0; w < windows; ++w) {
+      const auto window = std::span(stretch).subspan(w * stride, context + 1);
+      inputs.insert(inputs.end(), window.begin(), window.end() - 1);
+      targets.insert(targets.end(), window.begin() + 1, window.end());
+    }
   }
 };
 
@@ -46,7 +58,7 @@ double loss_of(Engine& engine, const Tier& tier, const Windows& windows, std::si
 
 Index count_windows(const EvaluationText& text, const PerplexityOptions& options) {
   if (options.context < 1) fail(ErrorKind::Usage, "evaluate: the context must be at least 1, got {}", options.context);
-  const Index available = std::max<Index>(text.tokens() - 1, 0) / options.context;
+  const Index available = std::max<Index>(text.tokens() - (options.disjoint ? 0 : 1), 0) / stride_of(options);
   if (available < 1) {
     fail(ErrorKind::Usage, "{}: {} tokens, one window takes {}; give more text or a smaller context", text.name(),
          text.tokens(), options.context + 1);
@@ -54,12 +66,23 @@ Index count_windows(const EvaluationText& text, const PerplexityOptions& options
   return options.windows > 0 ? std::min(options.windows, available) : available;
 }
 
+void compare_with_full(std::vector<TierPerplexity>& tiers, Index full_parameters) {
+  if (full_parameters == 0) return;
+  const auto full =
+      std::ranges::find_if(tiers, [&](const TierPerplexity& tier) { return tier.parameters == full_parameters; });
+  for (auto& tier : tiers) {
+    tier.fraction = static_cast<double>(tier.parameters) / static_cast<double>(full_parameters);
+    if (full != tiers.end()) tier.nll_difference = tier.nll - full->nll;
+  }
+}
+
 }  // namespace
 
 PerplexityReport measure_perplexity(Engine& engine, const EvaluationText& text, const PerplexityOptions& options) {
-  PerplexityReport report{.context = options.context, .windows = count_windows(text, options)};
+  PerplexityReport report{
+      .context = options.context, .disjoint = options.disjoint, .windows = count_windows(text, options)};
   report.tokens = report.windows * options.context;
-  report.left_out = text.tokens() - report.tokens - 1;
+  report.left_out = text.tokens() - report.windows * stride_of(options) - (options.disjoint ? 0 : 1);
   const Index batch = options.batch > 0 ? options.batch : std::max<Index>(1, kPassTokens / options.context);
 
   std::vector<double> sums(options.tiers.size());
@@ -69,7 +92,7 @@ PerplexityReport measure_perplexity(Engine& engine, const EvaluationText& text, 
   double done = 0;
   for (Index first = 0; first < report.windows; first += batch) {
     const Index count = std::min(batch, report.windows - first);
-    windows.read(text, first, count, options.context);
+    windows.read(text, first, count, options);
     engine.model().check_tokens(windows.inputs, text.name());
     engine.model().check_tokens(windows.targets, text.name());
     report.bytes += text.bytes(windows.targets);
@@ -93,20 +116,28 @@ PerplexityReport measure_perplexity(Engine& engine, const EvaluationText& text, 
                             .perplexity = std::exp(nll),
                             .bits_per_byte = report.bytes > 0 ? sums[t] / (std::numbers::ln2 * report.bytes) : 0});
   }
+  compare_with_full(report.tiers, options.full_parameters);
   return report;
 }
 
-Json to_json(const PerplexityReport& report, const std::string& model) {
+Json to_json(const PerplexityReport& report, const std::string& model, const ResultProvenance& provenance) {
   Json results = Json::array();
   for (const auto& tier : report.tiers) {
     results.push_back({{"tier", tier.tier.name},
                        {"parameters", tier.parameters},
+                       {"parameter_fraction", tier.fraction > 0 ? Json(tier.fraction) : Json()},
                        {"tokens", report.tokens},
                        {"nll", tier.nll},
+                       {"nll_difference", tier.nll_difference ? Json(*tier.nll_difference) : Json()},
                        {"perplexity", tier.perplexity},
                        {"bits_per_byte", report.bytes > 0 ? Json(tier.bits_per_byte) : Json()}});
   }
-  return {{"model", model}, {"context", report.context}, {"windows", report.windows}, {"results", std::move(results)}};
+  return {{"model", model},
+          {"protocol", report.disjoint ? "cross-domain" : "validation"},
+          {"context", report.context},
+          {"windows", report.windows},
+          {"results", std::move(results)},
+          {"provenance", write_fields(provenance)}};
 }
 
 }  // namespace essh

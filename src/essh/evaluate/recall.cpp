@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "essh/base/json.h"
 #include "essh/base/progress.h"
+#include "essh/config/fields.h"
 #include "essh/data/loader.h"
 #include "essh/model/cost.h"
 
@@ -97,7 +97,7 @@ RecallReport measure_recall(Engine& engine, const SyntheticTask& task, const Rec
   return report;
 }
 
-Json to_json(const RecallReport& report, const std::string& model) {
+Json to_json(const RecallReport& report, const std::string& model, const ResultProvenance& provenance) {
   Json json = {{"model", model},
                {"task", report.task.name},
                {"length", report.task.length},
@@ -114,6 +114,7 @@ Json to_json(const RecallReport& report, const std::string& model) {
                                {"complete", tier.complete},
                                {"nll", tier.nll}});
   }
+  json["provenance"] = write_fields(provenance);
   return json;
 }
 

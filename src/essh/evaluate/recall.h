@@ -4,6 +4,7 @@
 #include "essh/base/json_fwd.h"
 #include "essh/data/synthetic_task.h"
 #include "essh/decode/engine.h"
+#include "essh/evaluate/result_provenance.h"
 
 namespace essh {
 
@@ -33,7 +34,7 @@ struct RecallReport {
 RecallReport measure_recall(Engine& engine, const SyntheticTask& task, const RecallOptions& options);
 
 // {"model", "task", "length", "pairs", "symbols", "samples", "questions", "chance",
-//  "results": [{"tier", "parameters", "accuracy", "complete", "nll"}]}; "pairs" of mqar only.
-Json to_json(const RecallReport& report, const std::string& model);
+//  "results": [{"tier", "parameters", "accuracy", "complete", "nll"}], "provenance"}; "pairs" of mqar only.
+Json to_json(const RecallReport& report, const std::string& model, const ResultProvenance& provenance);
 
 }  // namespace essh

@@ -142,7 +142,8 @@ std::string share_curves(const std::vector<StepMetrics>& steps) {
         }
       }
       if (all == 0) continue;
-      series.x.push_back(0.5 * static_cast<double>(steps[first].tokens + steps[last - 1].tokens));
+      series.x.push_back(0.5 *
+                         (static_cast<double>(steps[first].tokens) + static_cast<double>(steps[last - 1].tokens)));
       series.y.push_back(here / all);
     }
     panel.series.push_back(std::move(series));
@@ -197,13 +198,14 @@ std::string frontier_section(const Frontier& frontier) {
   chart.panel_width = 560;
   out += fmt::format("</p>\n<div class=\"charts\"><figure class=\"wide\">{}</figure></div>\n", plot::to_svg(chart));
   Table table;
-  table.head({"tier", "parameters", "file", "state", "window KV", "perplexity", "bits/byte", "ms/token",
+  table.head({"tier", "parameters", "r", "file", "state", "window KV", "Δ nll", "perplexity", "bits/byte", "ms/token",
               "prefill tok/s", "memory", ""});
   const auto bytes = [](auto count) { return count > 0 ? format_bytes(static_cast<double>(count)) : "–"; };
   const auto known = [](double value, int digits) { return number(value > 0 ? value : kNotMeasured, digits); };
   for (const auto& p : frontier.points) {
-    table.row({frontier.label(p), format_count(static_cast<double>(p.parameters)), bytes(p.file_bytes),
-               bytes(p.state_bytes), bytes(p.kv_bytes), known(p.perplexity, 3), known(p.bits_per_byte, 4),
+    table.row({frontier.label(p), format_count(static_cast<double>(p.parameters)), known(p.parameter_fraction, 3),
+               bytes(p.file_bytes), bytes(p.state_bytes), bytes(p.kv_bytes),
+               number(p.nll_difference.value_or(kNotMeasured), 4), known(p.perplexity, 3), known(p.bits_per_byte, 4),
                known(p.latency.decode_ms, 3), known(p.latency.prefill_rate, 0), bytes(p.latency.resident_bytes),
                p.dominated_by.empty() ? "" : "dominated by " + p.dominated_by},
               "td", p.dominated_by.empty() ? "" : " class=\"dominated\"");

@@ -35,7 +35,7 @@ TrainingRates train(const ModelConfig& config, Stream& stream, const TrainingBen
   MasterWeights<T> weights(layout, stream);
   {
     Parameters<float> initial(config);
-    initialise(initial, config, 1);
+    initialise(initial, config, kThroughputSeed);
     weights.set({initial.data(), static_cast<std::size_t>(layout.size())});
   }
   const Array<float> gradient(stream.device(), layout.size(), "gradients");
@@ -140,7 +140,7 @@ TrainingRates measure_training(const ModelConfig& config, Stream& stream, Precis
 
 Rates measure_prefill(const StoredModel& model, const Tier& tier, Stream& stream, EngineOptions engine_options,
                       const PrefillBench& bench) {
-  const auto rows = random_rows(1, bench.tokens, model.config().vocab_size, 1);
+  const auto rows = random_rows(1, bench.tokens, model.config().vocab_size, kThroughputSeed);
   engine_options.piece = bench.piece;
   Engine engine(model, stream, engine_options);
   const Chunk prompt{

@@ -8,6 +8,9 @@
 
 namespace essh {
 
+// Of initial weights, and of the tokens of prompts.
+inline constexpr std::uint64_t kThroughputSeed = 1;
+
 // Rates of repeated measurements, in tokens per second.
 struct Rates {
   std::vector<double> samples;

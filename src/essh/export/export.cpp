@@ -21,6 +21,7 @@ void export_tier(const LoadedModel& parent, const std::filesystem::path& parent_
                            {"channels", tier.capacity.channels},
                            {"ffn", tier.capacity.ffn},
                            {"parameters", cost.parameters},
+                           {"full_parameters", cost_of(parent.config, full_capacity(parent.config)).parameters},
                            {"state_bytes", cost.state_bytes},
                            {"kv_bytes", cost.kv_bytes}};
   save.provenance = to_text(provenance, 2);

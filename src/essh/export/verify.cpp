@@ -17,10 +17,10 @@ namespace essh {
 namespace fs = std::filesystem;
 namespace {
 
-constexpr int kBatches = 2;
-constexpr std::size_t kSequences = 2;
-constexpr std::size_t kLength = 160;  // two whole chunks of the scan and a partial one
-constexpr std::size_t kSteps = 4;     // token by token
+// Logits held at once, in elements.
+constexpr std::size_t kLogits = std::size_t{16} << 20;
+// Token by token: the last of this many tokens, two whole chunks of the scan and a partial one.
+constexpr std::size_t kPrompt = 160, kSteps = 4;
 
 // The slice of a parent's matrix that an export quantised, as its codes stand for it. The codes and scales must be
 // those of the folder.
@@ -73,29 +73,89 @@ std::vector<std::pair<std::string, std::vector<Index>>> shapes_of(const ModelCon
   return shapes;
 }
 
-// Logits of all positions in one pass, then those of the first sequence's last tokens one by one.
-std::vector<float> logits_of(Engine& engine, const Tier& tier, std::span<const std::int32_t> tokens) {
-  std::vector<float> all;
-  const auto run = [&](std::span<const Chunk> chunks) {
-    for (const auto& entry : engine.run(chunks).entries)
-      all.insert(all.end(), entry.logits.data, entry.logits.data + entry.logits.rows * entry.logits.cols);
-  };
-  std::vector<Chunk> whole;
-  for (std::size_t s = 0; s < kSequences; ++s)
-    whole.push_back({.slot = engine.open(tier), .tokens = tokens.subspan(s * kLength, kLength), .wanted = Wanted::All});
-  run(whole);
-  Chunk next{.slot = whole[0].slot};
-  engine.reset(next.slot);
-  for (std::size_t begin = 0; begin < kLength; begin += next.tokens.size()) {
-    next.tokens = tokens.subspan(begin, begin == 0 ? kLength - kSteps : 1);
-    run({&next, 1});
+struct Comparison {
+  std::size_t different = 0, total = 0;
+
+  void add(const Outputs& a, const Outputs& b) {
+    for (std::size_t e = 0; e < a.entries.size(); ++e) {
+      const auto &x = a.entries[e].logits, &y = b.entries[e].logits;
+      ESSH_ASSERT(x.rows == y.rows && x.cols == y.cols);
+      for (Index i = 0; i < x.rows * x.cols; ++i) different += std::memcmp(x.data + i, y.data + i, sizeof(float)) != 0;
+      total += static_cast<std::size_t>(x.rows * x.cols);
+    }
   }
-  for (const auto& chunk : whole) engine.close(chunk.slot);
-  return all;
+};
+
+// One model at work on the sequences of a batch.
+class Reader {
+ public:
+  Reader(Engine& engine, const Tier& tier) : engine_(engine) {
+    for (Index s = 0; s < VerifyInput::kSequences; ++s) slots_.push_back(engine.open(tier));
+  }
+  ~Reader() {
+    for (const auto slot : slots_) engine_.close(slot);
+  }
+  Reader(const Reader&) = delete;
+  Reader& operator=(const Reader&) = delete;
+
+  // Logits of tokens [first, first + count) of every sequence.
+  const Outputs& parallel(std::span<const std::int32_t> batch, std::size_t first, std::size_t count) {
+    const auto length = batch.size() / slots_.size();
+    std::vector<Chunk> chunks;
+    for (std::size_t s = 0; s < slots_.size(); ++s)
+      chunks.push_back({.slot = slots_[s], .tokens = batch.subspan(s * length + first, count), .wanted = Wanted::All});
+    engine_.run(chunks, outputs_);
+    return outputs_;
+  }
+  const Outputs& next(std::span<const std::int32_t> tokens) {
+    const Chunk chunk{.slot = slots_[0], .tokens = tokens};
+    engine_.run({&chunk, 1}, outputs_);
+    return outputs_;
+  }
+  void reset() {
+    for (const auto slot : slots_) engine_.reset(slot);
+  }
+
+ private:
+  Engine& engine_;
+  std::vector<Slot> slots_;
+  Outputs outputs_;
+};
+
+void compare_batch(Reader& ours, Reader& theirs, std::span<const std::int32_t> batch, std::size_t vocabulary,
+                   Comparison& result) {
+  const auto length = batch.size() / VerifyInput::kSequences;
+  // Whole chunks of the scan.
+  const auto piece = std::max<std::size_t>(64, kLogits / vocabulary / VerifyInput::kSequences / 64 * 64);
+  ours.reset();
+  theirs.reset();
+  for (std::size_t first = 0; first < length; first += piece) {
+    const auto count = std::min(piece, length - first);
+    result.add(ours.parallel(batch, first, count), theirs.parallel(batch, first, count));
+  }
+  ours.reset();
+  theirs.reset();
+  const auto prompt = std::min(length, kPrompt), steps = std::min(kSteps, prompt - 1);
+  for (std::size_t begin = 0; begin < prompt;) {
+    const auto tokens = batch.subspan(begin, begin == 0 ? prompt - steps : 1);
+    result.add(ours.next(tokens), theirs.next(tokens));
+    begin += tokens.size();
+  }
+}
+
+std::vector<std::int32_t> tokens_of(const VerifyInput& input, Index vocabulary) {
+  if (!input.tokens.empty()) {
+    ESSH_ASSERT(static_cast<Index>(input.tokens.size()) == input.needed());
+    return input.tokens;
+  }
+  Rng rng(2333);
+  std::vector<std::int32_t> tokens(static_cast<std::size_t>(input.needed()));
+  for (auto& token : tokens) token = static_cast<std::int32_t>(rng.below(static_cast<std::uint64_t>(vocabulary)));
+  return tokens;
 }
 
 void compare_with_parent(const StoredModel& child, const fs::path& folder, const fs::path& parent_folder,
-                         Stream& stream, Precision precision, Verification& result) {
+                         Stream& stream, Precision precision, const VerifyInput& input, Verification& result) {
   auto loaded = load_model(parent_folder);
   const auto capacity = full_capacity(child.config()), full = full_capacity(loaded.config);
   const bool inside = capacity.channels <= full.channels && capacity.ffn <= full.ffn;
@@ -108,18 +168,20 @@ void compare_with_parent(const StoredModel& child, const fs::path& folder, const
   const Tier tier{"full", 1, capacity};
   const EngineOptions options{.precision = precision};
   Engine ours(child, stream, options), theirs(StoredModel(std::move(loaded)), stream, options);
-  Rng rng(2333);
-  std::size_t different = 0, total = 0;
-  for (int batch = 0; batch < kBatches; ++batch) {
-    std::vector<std::int32_t> tokens(kSequences * kLength);
-    for (auto& token : tokens)
-      token = static_cast<std::int32_t>(rng.below(static_cast<std::uint64_t>(child.config().vocab_size)));
-    const auto a = logits_of(ours, tier, tokens), b = logits_of(theirs, tier, tokens);
-    for (std::size_t i = 0; i < a.size(); ++i) different += std::memcmp(&a[i], &b[i], sizeof(float)) != 0;
-    total += a.size();
+  const auto tokens = tokens_of(input, child.config().vocab_size);
+  child.check_tokens(tokens, input.name);
+  Comparison compared;
+  {
+    Reader a(ours, tier), b(theirs, tier);
+    const auto batch = tokens.size() / VerifyInput::kBatches;
+    for (std::size_t first = 0; first < tokens.size(); first += batch)
+      compare_batch(a, b, std::span(tokens).subspan(first, batch), static_cast<std::size_t>(child.config().vocab_size),
+                    compared);
   }
-  const auto place = fmt::format("at {} in {} on {}", sizes_of(child.config(), capacity),
-                                 precision == Precision::BFloat16 ? "bf16" : "float32", stream.description());
+  const auto [different, total] = compared;
+  const auto place = fmt::format("at {} in {} on {}, {} x {} x {} of {}", sizes_of(child.config(), capacity),
+                                 precision == Precision::BFloat16 ? "bf16" : "float32", stream.description(),
+                                 VerifyInput::kBatches, VerifyInput::kSequences, input.length, input.name);
   const auto how =
       rounded ? fmt::format(", the parent rounded to {} first", matrix_format_name(matrix_format(child.config()))) : "";
   result.checks.push_back(
@@ -164,7 +226,7 @@ bool Verification::good() const {
 }
 
 Verification verify_model(const fs::path& folder, const std::optional<fs::path>& parent, Stream& stream,
-                          Precision precision) {
+                          Precision precision, const VerifyInput& input) {
   precision = precision_on(stream.device(), precision);
   Verification result;
   // Runs one check; a thrown Error is its fault.
@@ -213,7 +275,7 @@ Verification verify_model(const fs::path& folder, const std::optional<fs::path>&
   }
   if (parent)
     check("parent files", [&] {
-      compare_with_parent(*model, folder, *parent, stream, precision, result);
+      compare_with_parent(*model, folder, *parent, stream, precision, input, result);
       return parent->string();
     });
   return result;

@@ -19,6 +19,8 @@ Provenance read_provenance(const std::filesystem::path& folder) {
   };
   Provenance result{.kind = text("kind"), .parent = text("parent"), .tier = text("tier")};
   if (json.is_object() && json.contains("xi") && json["xi"].is_number()) result.xi = json["xi"].get<double>();
+  if (json.is_object() && json.contains("full_parameters") && json["full_parameters"].is_number_unsigned())
+    result.full_parameters = json["full_parameters"].get<Index>();
   return result;
 }
 

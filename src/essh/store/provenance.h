@@ -9,10 +9,11 @@ namespace essh {
 
 // essh.json of a model folder, as far as it says something; a folder without one has an empty kind.
 struct Provenance {
-  std::string kind;    // "initial", "pretrained", "refined" or "export"
-  std::string parent;  // hash of the family an export was cut from
-  std::string tier;    // of an export, by its name in the family
-  double xi = 0;       // of an export; 0 when its capacity was given by sizes
+  std::string kind;           // "initial", "pretrained", "refined" or "export"
+  std::string parent;         // hash of the family an export was cut from
+  std::string tier;           // of an export, by its name in the family
+  double xi = 0;              // of an export; 0 when its capacity was given by sizes
+  Index full_parameters = 0;  // of an export: of its family at full capacity; 0 in folders from before
 };
 Provenance read_provenance(const std::filesystem::path& folder);
 

@@ -68,7 +68,7 @@ double CapacitySampler::full_share(Index step) const {
 std::vector<double> CapacitySampler::available(Index step) const {
   if (recipe_.sampling != "progressive") return budgets_;
   const double progress = static_cast<double>(step) / static_cast<double>(steps_);
-  std::vector<double> parts = {16, 24, 32};
+  std::vector<double> parts = {16, 24};
   if (progress >= 0.15) parts.insert(parts.end(), {8, 12});
   if (progress >= 0.30) parts.insert(parts.end(), {4, 5, 6});
   if (progress >= 0.45) parts.insert(parts.end(), {2, 3});

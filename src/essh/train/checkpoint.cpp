@@ -102,10 +102,16 @@ Snapshot read_checkpoint(const fs::path& folder) {
   const bool flat = file.find("weights") != nullptr;
   if (flat && s.layout != layout_fingerprint(layout))
     fail(ErrorKind::BadFile, "{}: made by a version of essh that orders the tensors differently", file.place());
+  const auto wrong_size = [&](const std::string& name) {
+    fail(ErrorKind::BadFile, "{}: {} has not the size of the model", file.place(), name);
+  };
+  // Before memory is taken for what a damaged config.json asks for.
+  std::uint64_t stored = 0;
+  for (const auto& info : file.tensors()) stored += info.elements();
+  if (static_cast<std::uint64_t>(layout.parameters()) > stored) wrong_size("weights");
   const auto read = [&](const std::string& name, const std::vector<std::uint64_t>& shape, auto values) {
     const auto* info = file.find(name);
-    if (info == nullptr || info->shape != shape)
-      fail(ErrorKind::BadFile, "{}: {} has not the size of the model", file.place(), name);
+    if (info == nullptr || info->shape != shape) wrong_size(name);
     file.read_as<typename decltype(values)::value_type>(*info, values);
   };
   const auto read_array = [&](const std::string& name, std::vector<float>& values) {

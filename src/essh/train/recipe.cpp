@@ -95,8 +95,15 @@ refine: {steps: 500, batch: 64, rate: 1.0e-4}
 )"},
 }};
 
-Json scalar(const YAML::Node& node) {
-  const std::string text = node.Scalar();
+// YAML's library takes any bytes, and escapes of half a character.
+const std::string& text_of(const YAML::Node& node, const std::string& place) {
+  const auto& text = node.Scalar();
+  if (first_invalid_utf8(text)) fail(ErrorKind::BadFile, "{}: {} is not UTF-8", place, in_quotes(text));
+  return text;
+}
+
+Json scalar(const YAML::Node& node, const std::string& place) {
+  const std::string text = text_of(node, place);
   if (node.Tag() == "!") return text;  // quoted
   if (bool value = false; YAML::convert<bool>::decode(node, value)) return value;
   if (std::int64_t value = 0; YAML::convert<std::int64_t>::decode(node, value)) return value;
@@ -111,7 +118,8 @@ Json to_json(const YAML::Node& node, const std::string& place, int depth, int& n
     case YAML::NodeType::Map: {
       Json object = Json::object();
       for (const auto& entry : node) {
-        const auto key = entry.first.as<std::string>();
+        if (!entry.first.IsScalar()) fail(ErrorKind::BadFile, "{}: a key must be a word", place);
+        const std::string key = text_of(entry.first, place);
         if (object.contains(key)) fail(ErrorKind::BadFile, "{}: {} occurs twice", place, in_quotes(key));
         object[key] = to_json(entry.second, place, depth + 1, nodes);
       }
@@ -123,7 +131,7 @@ Json to_json(const YAML::Node& node, const std::string& place, int depth, int& n
       return list;
     }
     case YAML::NodeType::Scalar:
-      return scalar(node);
+      return scalar(node, place);
     default:
       return nullptr;
   }
@@ -145,7 +153,11 @@ void apply(Json& object, const std::string& setting) {
   if (equals == std::string::npos) fail(ErrorKind::Usage, "setting {}: write it as a.b=value", in_quotes(setting));
   Json* place = &object;
   std::string path = setting.substr(0, equals);
-  for (std::size_t dot; (dot = path.find('.')) != std::string::npos; path = path.substr(dot + 1))
+  const auto check_group = [&] {
+    if (!place->is_object() && !place->is_null())
+      fail(ErrorKind::Usage, "setting {}: what stands before .{} is a value, not a group", in_quotes(setting), path);
+  };
+  for (std::size_t dot; check_group(), (dot = path.find('.')) != std::string::npos; path = path.substr(dot + 1))
     place = &(*place)[path.substr(0, dot)];
   (*place)[path] = parse_yaml(setting.substr(equals + 1), "setting " + setting.substr(0, equals));
 }
