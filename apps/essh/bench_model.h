@@ -1,8 +1,8 @@
 #pragma once
-#include <CLI/CLI.hpp>
 #include <string>
 #include <vector>
 
+#include "apps/essh/command_line.h"
 #include "essh/device/stream.h"
 #include "essh/store/run_folder.h"
 #include "essh/store/stored_model.h"
@@ -13,6 +13,6 @@ namespace essh::verbs {
 StoredModel open_bench_model(const std::string& name);
 void print_profile(const std::vector<ProfiledScope::Line>& lines);
 
-void add_bench_decode(CLI::App& verb);
+void add_bench_decode(Verb& verb);
 
 }  // namespace essh::verbs

@@ -49,14 +49,13 @@ void run(const Options& o) {
 
 }  // namespace
 
-void add_verify(CLI::App& app) {
+void add_verify(Verb& app) {
   auto* verb = app.add_subcommand("verify", "files, hashes, shapes, finiteness; bitwise against the parent");
   auto o = std::make_shared<Options>();
   verb->add_option("MODEL", o->models, "model folders")->required();
   verb->add_option("--parent", o->parent, "the family or the run they were exported from");
   verb->add_flag("--json", o->json, "print JSON");
   o->device.add_to(*verb);
-  verb->get_option("--device")->capture_default_str();
   verb->footer(
       "Example: essh verify exports/T4 --parent models/tiny\n"
       "         essh verify exports/* --parent models/tiny --device cuda");
