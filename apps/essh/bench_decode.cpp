@@ -1,3 +1,5 @@
+#include <fmt/format.h>
+
 #include <memory>
 
 #include "apps/essh/bench_model.h"
@@ -173,9 +175,7 @@ void add_bench_decode(Verb& verb) {
   add_number(*kind, "-r,--repetitions", o->bench.repetitions, "of the timed steps; the median counts", 1, 1 << 16)
       ->capture_default_str();
   add_number(*kind, "--warmup", o->bench.warmup, "steps before the first timed one", 0, 1 << 20)->capture_default_str();
-  kind->add_option("-o,--output", o->output, "md, json or csv")
-      ->one_of({"md", "json", "csv"})
-      ->capture_default_str();
+  kind->add_option("-o,--output", o->output, "md, json or csv")->one_of({"md", "json", "csv"})->capture_default_str();
   kind->add_flag("--json", o->json, "print JSON");
   kind->add_flag("--unfused", o->unfused, "kernel by kernel, as a CUDA graph");
   kind->add_flag("--eager", o->eager, "without a CUDA graph");

@@ -1,6 +1,6 @@
 #include "essh/data/prepare.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <charconv>
 #include <memory>
