@@ -13,7 +13,7 @@ import tempfile
 import time
 import unittest
 
-from _command import ESSH, EXIT_BAD_FILE, EXIT_USAGE, essh
+from _command import ESSH, EXIT_BAD_FILE, EXIT_USAGE, HANGS, essh
 from _training import RECIPE, make_data, weights
 
 EXIT_INTERRUPTED = 75
@@ -89,7 +89,7 @@ class Training(unittest.TestCase):
     def test_t2_a_full_disk_costs_checkpoints_and_is_told_at_the_end(self):
         def limit():
             resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
-        result = subprocess.run([ESSH, *map(str, self.command("--stop-after", "9"))], capture_output=True, preexec_fn=limit, timeout=120,
+        result = subprocess.run([ESSH, *map(str, self.command("--stop-after", "9"))], capture_output=True, preexec_fn=limit, timeout=HANGS,
                                 check=False)
         self.assertEqual(result.returncode, EXIT_BAD_FILE, result.stderr)
         self.assertIn(b"ulimit", result.stderr)
@@ -102,7 +102,7 @@ class Training(unittest.TestCase):
         for number in (signal.SIGTERM, signal.SIGINT):
             process = self.started(*self.command(*LONG))
             process.send_signal(number)
-            words = process.communicate(timeout=120)[1]
+            words = process.communicate(timeout=HANGS)[1]
             self.assertEqual(process.returncode, EXIT_INTERRUPTED, words)
             steps = sorted(os.listdir(self.run_folder / "checkpoints"))
             self.assertIn(str(int(steps[-1].split("-")[1])).encode(), words)
@@ -112,7 +112,7 @@ class Training(unittest.TestCase):
         shutil.copytree(self.data, data)
         process = self.started(*self.command(*LONG, data=data))
         os.truncate(data / "train-00000.bin", 128)
-        words = process.communicate(timeout=120)[1]
+        words = process.communicate(timeout=HANGS)[1]
         self.assertEqual(process.returncode, EXIT_BAD_FILE, words)
         self.assertIn(b"train-00000.bin", words)
         result = essh(*self.command(*LONG, data=data))
@@ -165,7 +165,7 @@ class Training(unittest.TestCase):
             for age, checkpoint in enumerate(sorted((self.run_folder / "checkpoints").glob("*"))):
                 for path in (*checkpoint.iterdir(), checkpoint):
                     os.utime(path, (1e9 - 3600 * age, 1e9 - 3600 * age))
-            result = subprocess.run([ESSH, *map(str, self.command(*more))], capture_output=True, env=under_shim, timeout=120, check=False)
+            result = subprocess.run([ESSH, *map(str, self.command(*more))], capture_output=True, env=under_shim, timeout=HANGS, check=False)
             self.assertEqual(result.returncode, EXIT_INTERRUPTED if more else 0, result.stderr)
         self.assertIn(b"going on after step 20", result.stderr)
         self.assertEqual(weights(self.run_folder), expected)
