@@ -1,7 +1,6 @@
 # Required: small libraries that every Debian and Ubuntu has.
 find_package(Threads REQUIRED)
 find_package(fmt REQUIRED)
-find_package(spdlog REQUIRED)
 find_package(nlohmann_json REQUIRED)
 find_package(CLI11 REQUIRED)
 find_package(Eigen3 REQUIRED NO_MODULE)

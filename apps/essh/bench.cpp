@@ -1,3 +1,6 @@
+#include <fmt/format.h>
+
+#include <algorithm>
 #include <memory>
 
 #include "apps/essh/bench_model.h"
@@ -144,8 +147,7 @@ void bench_prefill(Options o) {
 }
 
 template <class Run>
-CLI::App* add_kind(CLI::App& verb, const char* name, const char* help, const std::shared_ptr<Options>& o,
-                   const Run& run) {
+Verb* add_kind(Verb& verb, const char* name, const char* help, const std::shared_ptr<Options>& o, const Run& run) {
   auto* kind = verb.add_subcommand(name, help);
   o->device.add_to(*kind);
   kind->add_flag("--json", o->json, "print JSON");
@@ -181,7 +183,7 @@ void print_profile(const std::vector<ProfiledScope::Line>& lines) {
   fmt::print("{:<52} {:>8} {:>10.3f}\n", "all", "", total);
 }
 
-void add_bench(CLI::App& app) {
+void add_bench(Verb& app) {
   auto* verb = app.add_subcommand("bench", "speed of training, prompts and decoding on this machine");
   verb->require_subcommand(1);
   verb->footer("Example: essh bench train 370m --device cuda --profile");
@@ -189,7 +191,7 @@ void add_bench(CLI::App& app) {
   {
     auto o = std::make_shared<Options>();
     auto* kind = add_kind(*verb, "train", "whole training steps on random tokens", o, bench_training);
-    kind->add_option("PRESET", o->model, presets)->required()->check(CLI::IsMember(preset_names()));
+    kind->add_option("PRESET", o->model, presets)->required()->one_of(preset_names());
     add_number(*kind, "--micro-batch", o->training.micro_batch, "sequences in one pass", 1, 1 << 20)
         ->capture_default_str();
     add_number(*kind, "--accumulation", o->training.accumulation, "passes in one step", 1, 1 << 20)

@@ -1,3 +1,5 @@
+#include <fmt/format.h>
+
 #include <memory>
 
 #include "apps/essh/bench_model.h"
@@ -110,8 +112,7 @@ void print_csv(const Json& lines) {
   fmt::print("{}\n", fmt::join(keys, ","));
   for (const auto& line : lines) {
     std::vector<std::string> cells;
-    for (const auto& key : keys)
-      cells.push_back(line.contains(key) ? line[key].dump(-1, ' ', false, Json::error_handler_t::replace) : "");
+    for (const auto& key : keys) cells.push_back(line.contains(key) ? to_text(line[key]) : "");
     fmt::print("{}\n", fmt::join(cells, ","));
   }
 }
@@ -154,7 +155,7 @@ void run(Options o) {
 
 }  // namespace
 
-void add_bench_decode(CLI::App& verb) {
+void add_bench_decode(Verb& verb) {
   auto o = std::make_shared<Options>();
   auto* kind = verb.add_subcommand("decode", "one token after the other, for one sequence or many");
   kind->add_option("MODEL", o->model, "a model folder, a run, or a preset with initial weights")->required();
@@ -175,9 +176,7 @@ void add_bench_decode(CLI::App& verb) {
   add_number(*kind, "-r,--repetitions", o->bench.repetitions, "of the timed steps; the median counts", 1, 1 << 16)
       ->capture_default_str();
   add_number(*kind, "--warmup", o->bench.warmup, "steps before the first timed one", 0, 1 << 20)->capture_default_str();
-  kind->add_option("-o,--output", o->output, "md, json or csv")
-      ->check(CLI::IsMember({"md", "json", "csv"}))
-      ->capture_default_str();
+  kind->add_option("-o,--output", o->output, "md, json or csv")->one_of({"md", "json", "csv"})->capture_default_str();
   kind->add_flag("--json", o->json, "print JSON");
   kind->add_flag("--unfused", o->unfused, "kernel by kernel, as a CUDA graph");
   kind->add_flag("--eager", o->eager, "without a CUDA graph");

@@ -1,8 +1,8 @@
 #pragma once
-#include <CLI/CLI.hpp>
 #include <string>
 #include <vector>
 
+#include "apps/essh/command_line.h"
 #include "essh/base/json_fwd.h"
 #include "essh/device/stream.h"
 #include "essh/store/run_folder.h"
@@ -16,6 +16,6 @@ StoredModel open_bench_model(const std::string& name);
 Json bench_provenance(const std::string& name, const StoredModel& model, std::uint64_t seed);
 void print_profile(const std::vector<ProfiledScope::Line>& lines);
 
-void add_bench_decode(CLI::App& verb);
+void add_bench_decode(Verb& verb);
 
 }  // namespace essh::verbs

@@ -36,17 +36,18 @@ std::string file_name(const std::string& description) {
 
 }  // namespace
 
-void DeviceOptions::add_to(CLI::App& verb) {
+void DeviceOptions::add_to(Verb& verb) {
   add_places(verb);
   verb.add_option("--precision", precision, "auto (bf16 on CUDA, float32 on the CPU), float32, bf16");
 }
 
-void DeviceOptions::add_places(CLI::App& verb) {
-  verb.add_option("--device", device, "cpu, cuda, cuda:N, or auto: a GPU when there is one");
+void DeviceOptions::add_places(Verb& verb) {
+  auto* option = verb.add_option("--device", device, "cpu, cuda, cuda:N, or auto: a GPU when there is one");
+  if (device != "auto") option->capture_default_str();
   add_number(verb, "--threads", threads, "cores to use (all by default)", 1, 4096);
 }
 
-void DeviceOptions::add_deterministic(CLI::App& verb) {
+void DeviceOptions::add_deterministic(Verb& verb) {
   verb.add_flag("--deterministic", deterministic,
                 "on CUDA: the same bits whatever else runs beside a sequence, at some cost in speed");
 }

@@ -1,7 +1,7 @@
 #pragma once
-#include <CLI/CLI.hpp>
 #include <string>
 
+#include "apps/essh/command_line.h"
 #include "essh/decode/engine.h"
 #include "essh/device/stream.h"
 
@@ -14,11 +14,11 @@ struct DeviceOptions {
   int threads = 0;
   bool deterministic = false;
 
-  void add_to(CLI::App& verb);
+  void add_to(Verb& verb);
   // Without --precision, for verbs that find it elsewhere.
-  void add_places(CLI::App& verb);
+  void add_places(Verb& verb);
   // --deterministic, of verbs that run several sequences at once.
-  void add_deterministic(CLI::App& verb);
+  void add_deterministic(Verb& verb);
   Precision chosen_precision() const { return parse_precision(precision); }
   EngineOptions engine() const { return {.precision = chosen_precision(), .deterministic = deterministic}; }
 };

@@ -167,7 +167,7 @@ void print(const Report& report) {
 
 }  // namespace
 
-void add_doctor(CLI::App& app) {
+void add_doctor(Verb& app) {
   auto* verb = app.add_subcommand("doctor", "what this machine and this build can do");
   const auto json = std::make_shared<bool>(false);
   verb->add_flag("--json", *json, "the same as JSON, sizes in bytes");

@@ -111,7 +111,7 @@ void run(const Options& o) {
   }
 }
 
-void add_perplexity(CLI::App& verb) {
+void add_perplexity(Verb& verb) {
   auto* ppl = verb.add_subcommand("ppl", "perplexity and bits per byte of every tier on held-out text");
   auto o = std::make_shared<Options>();
   ppl->add_option("MODEL", o->models, "model or run folders")->required();
@@ -193,7 +193,7 @@ void run_recall(const RecallArguments& a) {
   if (a.json) fmt::print("{}\n", to_text(list.size() == 1 ? list.front() : list, 2));
 }
 
-void add_recall(CLI::App& verb) {
+void add_recall(Verb& verb) {
   auto* recall = verb.add_subcommand("recall", "accuracy of every tier on held-out sequences of a recall task");
   auto a = std::make_shared<RecallArguments>();
   recall->add_option("MODEL", a->models, "model or run folders")->required();
@@ -214,7 +214,7 @@ void add_recall(CLI::App& verb) {
 
 }  // namespace
 
-void add_evaluate(CLI::App& app) {
+void add_evaluate(Verb& app) {
   auto* verb = app.add_subcommand("evaluate", "measure the quality of a model's tiers");
   verb->require_subcommand(1);
   verb->footer("Example: essh evaluate ppl runs/tiny --data data/heldout");

@@ -107,12 +107,12 @@ void run(const Options& o) {
 
 }  // namespace
 
-void add_export(CLI::App& app) {
+void add_export(Verb& app) {
   auto* verb = app.add_subcommand("export", "write one, several or all capacities as standalone model folders");
   auto o = std::make_shared<Options>();
   verb->add_option("MODEL", o->model, "a family (model folder), or a run")->required();
   verb->add_option("all", o->all, "the word all: every named tier, each in a folder of its own under OUT")
-      ->check(CLI::IsMember({"all"}));
+      ->one_of({"all"});
   verb->add_option("--tier", o->tiers, "named tiers, e.g. T4 or T1,T4")->delimiter(',');
   add_number(*verb, "--xi", o->budget, "a budget for the two-rate map", 1e-6, 1);
   add_number(*verb, "--channels", o->channels, "spectral channels to keep", 1, 1 << 24);

@@ -88,7 +88,7 @@ void run(const Options& o) {
 
 }  // namespace
 
-void add_frontier(CLI::App& app) {
+void add_frontier(Verb& app) {
   auto* verb = app.add_subcommand("frontier", "quality, size, latency and memory of every tier on this machine");
   auto o = std::make_shared<Options>();
   verb->add_option("MODEL", o->models, "a run, a family, or several model folders")->required();

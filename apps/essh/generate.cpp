@@ -1,3 +1,5 @@
+#include <fmt/format.h>
+
 #include <chrono>
 #include <memory>
 #include <optional>
@@ -172,7 +174,7 @@ void run(Options o) {
 
 }  // namespace
 
-void add_generate(CLI::App& app) {
+void add_generate(Verb& app) {
   auto* verb = app.add_subcommand("generate", "continue a text");
   auto o = std::make_shared<Options>();
   verb->add_option("MODEL", o->model, "a model folder or a run")->required();
@@ -207,7 +209,7 @@ void add_generate(CLI::App& app) {
   verb->add_flag("--ids", o->ids, "print token ids instead of text");
   verb->add_flag("--force", o->force, "run although weights are NaN or infinite");
   verb->add_flag("--ignore-eos", o->ignore_eos, "go on after the end-of-text token");
-  verb->add_option("--state-in", o->state_in, "start from a saved state")->check(CLI::ExistingFile);
+  verb->add_option("--state-in", o->state_in, "start from a saved state")->existing_file();
   verb->add_option("--state-out", o->state_out, "save the state at the end, or on Ctrl-C");
   o->device.add_to(*verb);
   verb->add_flag("--json", o->json, "print JSON");

@@ -38,24 +38,24 @@ void print_recipes() {
       "\n`essh train RECIPE --print-recipe` prints every field of one; `essh train --help` explains the fields.\n");
 }
 
-void run(const CLI::App& app, const std::vector<std::string>& words) {
+void run(const Verb& app, const std::vector<std::string>& words) {
   if (words == std::vector<std::string>{"presets"}) return print_presets();
   if (words == std::vector<std::string>{"recipes"}) return print_recipes();
   const auto* verb = &app;
   std::string before;
   for (const auto& word : words) {
     std::vector<std::string> names;
-    const CLI::App* found = nullptr;
-    for (const auto* sub : verb->get_subcommands([](const CLI::App*) { return true; })) {
-      if (!sub->get_group().empty()) names.push_back(sub->get_name());
-      if (sub->get_name() == word) found = sub;
+    const Verb* found = nullptr;
+    for (const auto* sub : verb->verbs()) {
+      if (!sub->hidden()) names.push_back(sub->name());
+      if (sub->name() == word) found = sub;
     }
     if (!found) {
       if (verb == &app) names.insert(names.end(), {"presets", "recipes"});
       fail(ErrorKind::Usage, "help: there is no {}{} (there are {})", in_quotes(word), suggestion(word, names),
            fmt::join(names, ", "));
     }
-    before += (before.empty() ? "" : " ") + verb->get_name();
+    before += (before.empty() ? "" : " ") + verb->name();
     verb = found;
   }
   fmt::print("{}", verb->help(before));
@@ -63,7 +63,7 @@ void run(const CLI::App& app, const std::vector<std::string>& words) {
 
 }  // namespace
 
-void add_help(CLI::App& app) {
+void add_help(Verb& app) {
   auto* verb = app.add_subcommand("help", "help for a verb; the presets; the recipes");
   const auto words = std::make_shared<std::vector<std::string>>();
   verb->add_option("TOPIC", *words, "a verb (and what it does, e.g. bench decode), presets, or recipes");

@@ -1,3 +1,5 @@
+#include <fmt/format.h>
+
 #include <filesystem>
 #include <memory>
 #include <optional>
@@ -130,7 +132,7 @@ void info(const Options& o) {
 
 }  // namespace
 
-void add_info(CLI::App& app) {
+void add_info(Verb& app) {
   auto* verb = app.add_subcommand(
       "info", "tiers of a preset or a model: parameters, state, KV, FLOPs; of a folder also where it comes from");
   auto o = std::make_shared<Options>();

@@ -1,3 +1,5 @@
+#include <fmt/format.h>
+
 #include <memory>
 
 #include "apps/essh/number_option.h"
@@ -45,7 +47,7 @@ void init(const Options& o) {
 
 }  // namespace
 
-void add_init(CLI::App& app) {
+void add_init(Verb& app) {
   auto* verb = app.add_subcommand("init", "make a model folder with fitted initial weights");
   auto o = std::make_shared<Options>();
   verb->add_option("PRESET", o->preset, fmt::format("one of {}", fmt::join(preset_names(), ", ")))->required();
@@ -55,7 +57,7 @@ void add_init(CLI::App& app) {
       ->capture_default_str();
   verb->add_option("--dtype", o->dtype, "stored matrices: f32, bf16, f16")->capture_default_str();
   add_number(*verb, "--vocab-size", o->vocabulary, "instead of the preset's", 1, 1 << 24);
-  verb->add_option("--tokenizer", o->tokenizer, "a tokenizer.json to put into the folder")->check(CLI::ExistingFile);
+  verb->add_option("--tokenizer", o->tokenizer, "a tokenizer.json to put into the folder")->existing_file();
   verb->add_flag("--force", o->force, "replace a model folder of that name");
   verb->footer("Example: essh init tiny -o models/tiny --seed 1");
   verb->callback([o] { init(*o); });

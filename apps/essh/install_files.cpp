@@ -9,57 +9,57 @@
 #include "apps/essh/verbs.h"
 #include "essh/base/file.h"
 
-// Completion for three shells and manual pages, all read off the CLI11 app.
+// Completion for three shells and manual pages, all read off the program's own options.
 namespace essh::verbs {
 namespace {
 namespace fs = std::filesystem;
 
-struct Verb {
-  const CLI::App* app;
-  std::vector<std::string> words;  // "bench", "decode"
+// A verb with its words: "bench", "decode".
+struct Place {
+  const Verb* verb;
+  std::vector<std::string> words;
 };
 
-std::vector<Verb> shown_verbs(const CLI::App& app) {
-  std::vector<Verb> verbs;
-  const std::function<void(const CLI::App&, std::vector<std::string>)> visit = [&](const CLI::App& at,
-                                                                                   std::vector<std::string> words) {
-    verbs.push_back({&at, words});
-    for (const auto* sub : at.get_subcommands([](const CLI::App* s) { return !s->get_group().empty(); })) {
+std::vector<Place> places_of(const Verb& app) {
+  std::vector<Place> places;
+  const std::function<void(const Verb&, std::vector<std::string>)> visit = [&](const Verb& at,
+                                                                               std::vector<std::string> words) {
+    places.push_back({&at, words});
+    for (const auto* sub : at.shown_verbs()) {
       auto longer = words;
-      longer.push_back(sub->get_name());
+      longer.push_back(sub->name());
       visit(*sub, longer);
     }
   };
   visit(app, {});
-  return verbs;
+  return places;
 }
 
 std::string joined(const std::vector<std::string>& words, const char* between) {
   return fmt::format("{}", fmt::join(words, between));
 }
 
-std::vector<std::string> option_names(const CLI::App& app) {
+std::vector<std::string> option_names(const Verb& verb) {
   std::vector<std::string> names;
-  for (const auto* option : app.get_options()) {
-    for (const auto& name : option->get_lnames()) names.push_back("--" + name);
-    for (const auto& name : option->get_snames()) names.push_back("-" + name);
+  for (const auto& option : verb.options()) {
+    for (const auto& name : option.long_names) names.push_back("--" + name);
+    for (const auto& name : option.short_names) names.push_back("-" + name);
   }
   return names;
 }
 
-std::vector<std::string> sub_names(const CLI::App& app) {
+std::vector<std::string> sub_names(const Verb& verb) {
   std::vector<std::string> names;
-  for (const auto* sub : app.get_subcommands([](const CLI::App* s) { return !s->get_group().empty(); }))
-    names.push_back(sub->get_name());
+  for (const auto* sub : verb.shown_verbs()) names.push_back(sub->name());
   return names;
 }
 
-std::string bash_completion(const CLI::App& app) {
+std::string bash_completion(const Verb& app) {
   std::string cases;
-  for (const auto& verb : shown_verbs(app)) {
-    auto words = sub_names(*verb.app);
-    for (const auto& name : option_names(*verb.app)) words.push_back(name);
-    cases += fmt::format("    \"{}\") words=\"{}\" ;;\n", joined(verb.words, " "), joined(words, " "));
+  for (const auto& place : places_of(app)) {
+    auto words = sub_names(*place.verb);
+    for (const auto& name : option_names(*place.verb)) words.push_back(name);
+    cases += fmt::format("    \"{}\") words=\"{}\" ;;\n", joined(place.words, " "), joined(words, " "));
   }
   return fmt::format(R"(# bash completion of essh; made by the program itself.
 _essh() {{
@@ -101,21 +101,20 @@ std::string quoted(std::string text) {
   return out;
 }
 
-std::string zsh_completion(const CLI::App& app) {
+std::string zsh_completion(const Verb& app) {
   std::string cases;
-  for (const auto& verb : shown_verbs(app)) {
+  for (const auto& place : places_of(app)) {
     std::string lines;
     const auto add = [&](const std::string& word, const std::string& help) {
       std::string escaped;
       for (const char c : quoted(help)) escaped += c == ':' ? "\\:" : std::string(1, c);
       lines += fmt::format("      '{}:{}'\n", word, escaped);
     };
-    for (const auto* sub : verb.app->get_subcommands([](const CLI::App* s) { return !s->get_group().empty(); }))
-      add(sub->get_name(), sub->get_description());
-    for (const auto* option : verb.app->get_options()) {
-      for (const auto& name : option->get_lnames()) add("--" + name, option->get_description());
+    for (const auto* sub : place.verb->shown_verbs()) add(sub->name(), sub->description());
+    for (const auto& option : place.verb->options()) {
+      for (const auto& name : option.long_names) add("--" + name, option.help);
     }
-    cases += fmt::format("    '{}') reply=(\n{}    ) ;;\n", joined(verb.words, " "), lines);
+    cases += fmt::format("    '{}') reply=(\n{}    ) ;;\n", joined(place.words, " "), lines);
   }
   return fmt::format(R"(#compdef essh
 # zsh completion of essh; made by the program itself.
@@ -141,23 +140,23 @@ _essh "$@"
                      cases);
 }
 
-std::string fish_completion(const CLI::App& app) {
+std::string fish_completion(const Verb& app) {
   std::string lines = "# fish completion of essh; made by the program itself.\n";
-  for (const auto& verb : shown_verbs(app)) {
+  for (const auto& place : places_of(app)) {
     std::vector<std::string> conditions;
-    for (const auto& word : verb.words) conditions.push_back("__fish_seen_subcommand_from " + word);
-    const auto subs = sub_names(*verb.app);
+    for (const auto& word : place.words) conditions.push_back("__fish_seen_subcommand_from " + word);
+    const auto subs = sub_names(*place.verb);
     if (!subs.empty()) conditions.push_back("not __fish_seen_subcommand_from " + joined(subs, " "));
     const auto when = conditions.empty() ? "" : fmt::format(" -n '{}'", joined(conditions, "; and "));
-    for (const auto* sub : verb.app->get_subcommands([](const CLI::App* s) { return !s->get_group().empty(); }))
-      lines += fmt::format("complete -c essh{} -a {} -d '{}'\n", when, sub->get_name(), quoted(sub->get_description()));
-    for (const auto* option : verb.app->get_options()) {
+    for (const auto* sub : place.verb->shown_verbs())
+      lines += fmt::format("complete -c essh{} -a {} -d '{}'\n", when, sub->name(), quoted(sub->description()));
+    for (const auto& option : place.verb->options()) {
       std::string names;
-      for (const auto& name : option->get_lnames()) names += " -l " + name;
-      for (const auto& name : option->get_snames()) names += " -s " + name;
+      for (const auto& name : option.long_names) names += " -l " + name;
+      for (const auto& name : option.short_names) names += " -s " + name;
       if (names.empty()) continue;
-      lines += fmt::format("complete -c essh{}{}{} -d '{}'\n", when, names,
-                           option->get_items_expected() > 0 ? " -r" : "", quoted(option->get_description()));
+      lines += fmt::format("complete -c essh{}{}{} -d '{}'\n", when, names, option.takes_value ? " -r" : "",
+                           quoted(option.help));
     }
   }
   return lines;
@@ -179,42 +178,40 @@ std::string roff(const std::string& text) {
   return out;
 }
 
-std::string man_page(const Verb& verb, const std::string& version) {
-  const auto& app = *verb.app;
-  auto words = verb.words;
+std::string man_page(const Place& place, const std::string& version) {
+  const auto& verb = *place.verb;
+  auto words = place.words;
   words.insert(words.begin(), "essh");
   std::string page = fmt::format(".TH {} 1 \"\" \"essh {}\" \"essh\"\n.SH NAME\n{} \\- {}\n.SH SYNOPSIS\n.B {}\n",
-                                 roff(joined(words, "-")), version, roff(joined(words, "-")),
-                                 roff(app.get_description()), roff(joined(words, " ")));
-  if (!sub_names(app).empty()) page += ".I VERB\n";
+                                 roff(joined(words, "-")), version, roff(joined(words, "-")), roff(verb.description()),
+                                 roff(joined(words, " ")));
+  if (!sub_names(verb).empty()) page += ".I VERB\n";
   page += "[options]\n";
-  for (const auto* option : app.get_options()) {
-    if (option->nonpositional()) continue;
-    const auto name = roff(option->get_name());
-    page += option->get_required() ? fmt::format(".I {}\n", name) : fmt::format("[\\fI{}\\fR]\n", name);
+  for (const auto& option : verb.options()) {
+    if (!option.positional) continue;
+    const auto name = roff(option.name);
+    page += option.required ? fmt::format(".I {}\n", name) : fmt::format("[\\fI{}\\fR]\n", name);
   }
   const auto entry = [&](const std::string& name, const std::string& help) {
     page += fmt::format(".TP\n.B {}\n{}\n", roff(name), roff(help));
   };
-  if (!sub_names(app).empty()) {
+  if (!sub_names(verb).empty()) {
     page += ".SH VERBS\n";
-    for (const auto* sub : app.get_subcommands([](const CLI::App* s) { return !s->get_group().empty(); }))
-      entry(sub->get_name(), sub->get_description());
+    for (const auto* sub : verb.shown_verbs()) entry(sub->name(), sub->description());
   }
   page += ".SH OPTIONS\n";
-  for (const auto* option : app.get_options()) {
-    const auto type = option->get_items_expected() > 0 ? " " + option->get_type_name() : "";
-    const auto value = option->get_default_str();
-    entry(option->get_name(false, true) + type,
-          option->get_description() + (value.empty() ? "" : fmt::format(" (default {})", value)));
+  for (const auto& option : verb.options()) {
+    const auto type = option.takes_value ? " " + option.type : "";
+    const auto value = option.default_text;
+    entry(option.names + type, option.help + (value.empty() ? "" : fmt::format(" (default {})", value)));
   }
-  if (const auto footer = app.get_footer(); !footer.empty())
+  if (const auto footer = verb.footer_text(); !footer.empty())
     page += fmt::format(".SH EXAMPLES AND NOTES\n.nf\n{}\n.fi\n", roff(footer));
-  if (!verb.words.empty()) page += ".SH SEE ALSO\n.BR essh (1)\n";
+  if (!place.words.empty()) page += ".SH SEE ALSO\n.BR essh (1)\n";
   return page;
 }
 
-void run(const CLI::App& app, const fs::path& folder) {
+void run(const Verb& app, const fs::path& folder) {
   const auto put = [&](const fs::path& name, const std::string& text) {
     make_folder((folder / name).parent_path());
     write_durably(folder / name, text);
@@ -222,18 +219,18 @@ void run(const CLI::App& app, const fs::path& folder) {
   put("bash-completion/completions/essh", bash_completion(app));
   put("zsh/site-functions/_essh", zsh_completion(app));
   put("fish/vendor_completions.d/essh.fish", fish_completion(app));
-  for (const auto& verb : shown_verbs(app)) {
-    auto words = verb.words;
+  for (const auto& place : places_of(app)) {
+    auto words = place.words;
     words.insert(words.begin(), "essh");
-    put(fs::path("man/man1") / (joined(words, "-") + ".1"), man_page(verb, ESSH_VERSION));
+    put(fs::path("man/man1") / (joined(words, "-") + ".1"), man_page(place, ESSH_VERSION));
   }
 }
 
 }  // namespace
 
-void add_install_files(CLI::App& app) {
+void add_install_files(Verb& app) {
   auto* verb = app.add_subcommand("install-files", "completion for shells and manual pages, into a folder");
-  verb->group("");
+  verb->hide();
   const auto folder = std::make_shared<std::string>();
   verb->add_option("FOLDER", *folder, "what becomes PREFIX/share")->required();
   verb->footer("Example: essh install-files build/share");

@@ -64,7 +64,7 @@ void run(const Options& o) {
 
 }  // namespace
 
-void add_logits(CLI::App& app) {
+void add_logits(Verb& app) {
   auto* verb = app.add_subcommand("logits", "logits of every position of a token sequence, as a NumPy file");
   auto o = std::make_shared<Options>();
   verb->add_option("MODEL", o->model, "a model folder or a run")->required();
@@ -72,7 +72,7 @@ void add_logits(CLI::App& app) {
   verb->add_option("--out", o->out, "float32 [tokens, vocabulary] in .npy format")->required();
   verb->add_option("--tier", o->tier, "T4, full, xi=0.3 or 18x1792")->capture_default_str();
   verb->add_option("--path", o->path, "parallel: chunked scan; recurrent: token by token")
-      ->check(CLI::IsMember({"parallel", "recurrent"}))
+      ->one_of({"parallel", "recurrent"})
       ->capture_default_str();
   o->device.add_to(*verb);
   o->device.add_deterministic(*verb);

@@ -1,5 +1,5 @@
 #include <fcntl.h>
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -10,7 +10,6 @@
 #include <new>
 #include <system_error>
 
-#include "apps/essh/parse_error.h"
 #include "apps/essh/verbs.h"
 #include "essh/base/error.h"
 #include "essh/base/log.h"
@@ -38,8 +37,8 @@ void flush_output() {
 }
 
 int run(int argc, char** argv) {
-  CLI::App app{"essh: train one language model, export any capacity of it, run it anywhere", "essh"};
-  app.set_version_flag("--version", fmt::format("essh {}", ESSH_VERSION));
+  essh::verbs::Verb app("essh", "essh: train one language model, export any capacity of it, run it anywhere");
+  app.version(fmt::format("essh {}", ESSH_VERSION));
   app.require_subcommand(1);
   app.fallthrough();
   app.add_flag_callback(
@@ -49,10 +48,7 @@ int run(int argc, char** argv) {
       "-v,--verbose", [] { essh::log::set_level(essh::log::Level::Verbose); }, "more detail on standard error");
   essh::verbs::add_all(app);
   try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    if (error.get_exit_code() != 0) essh::fail(essh::ErrorKind::Usage, "{}", essh::verbs::explain(app, error));
-    app.exit(error);  // help or version
+    app.run(argc, argv);
   } catch (const std::system_error&) {
     if (std::ferror(stdout) != 0) fail_output();  // thrown by fmt::print
     throw;

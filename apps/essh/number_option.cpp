@@ -4,6 +4,7 @@
 
 #include <charconv>
 #include <limits>
+#include <utility>
 
 namespace essh::verbs {
 namespace {
@@ -18,32 +19,70 @@ bool parse(const std::string& text, Number& value) {
 }
 
 template <class Number>
-CLI::Validator in_range(Number least, Number most, const char* kind, const std::string& range) {
-  // The number goes on in plain decimal: CLI11 would read 010 as octal.
-  return CLI::Validator(
-      [=](std::string& text) {
-        Number value{};
-        if (!parse(text, value) || !(value >= least && value <= most))
-          return fmt::format("must be {} from {} to {}, got \"{}\"", kind, least, most, text.substr(0, 40));
-        text = fmt::format("{}", value);
-        return std::string();
-      },
-      range);
+std::string range_text(Number least, Number most) {
+  if constexpr (std::is_integral_v<Number>) {
+    if (std::cmp_greater_equal(most, kNamed)) return fmt::format("from {}", least);
+  }
+  return fmt::format("{}..{}", least, most);
+}
+
+template <class Number>
+const char* type_of() {
+  if constexpr (std::is_floating_point_v<Number>) return "FLOAT";
+  return std::is_signed_v<Number> ? "INT" : "UINT";
+}
+
+template <class Number>
+Binding bind_numbers(Number& value) {
+  return {.type = type_of<Number>(),
+          .list = false,
+          .set = [&value](const std::vector<std::string>& words) { parse(words.front(), value); },
+          .text = [&value] { return fmt::format("{}", value); }};
+}
+
+template <class Number>
+Binding bind_numbers(std::vector<Number>& values) {
+  return {.type = type_of<Number>(),
+          .list = true,
+          .set =
+              [&values](const std::vector<std::string>& words) {
+                values.resize(words.size());
+                for (std::size_t i = 0; i < words.size(); ++i) parse(words[i], values[i]);
+              },
+          .text = [&values] { return fmt::format("[{}]", fmt::join(values, ",")); }};
 }
 
 }  // namespace
 
-CLI::Validator whole_number(std::int64_t least, std::int64_t most) {
-  return in_range<std::int64_t>(least, most, "a whole number",
-                                most < kNamed ? fmt::format("{}..{}", least, most) : fmt::format("from {}", least));
+template <class T>
+Option* add_number(Verb& verb, const std::string& names, T& value, const std::string& help,
+                   std::type_identity_t<typename NumberOf<T>::Type> least,
+                   std::type_identity_t<typename NumberOf<T>::Type> most) {
+  using Number = typename NumberOf<T>::Type;
+  const auto check = [=](std::string& text) {
+    Number number{};
+    if (parse(text, number) && number >= least && number <= most) return std::string();
+    return fmt::format("must be {} from {} to {}, got \"{}\"",
+                       std::is_integral_v<Number> ? "a whole number" : "a number", least, most, text.substr(0, 40));
+  };
+  return verb.add_bound(names, bind_numbers(value), help)->transform(check, range_text<Number>(least, most));
 }
 
-CLI::Validator any_seed() {
-  return in_range<std::uint64_t>(0, std::numeric_limits<std::uint64_t>::max(), "a whole number", "from 0");
-}
+#define ESSH_NUMBER(T)                                                              \
+  template Option* add_number<T>(Verb&, const std::string&, T&, const std::string&, \
+                                 std::type_identity_t<typename NumberOf<T>::Type>,  \
+                                 std::type_identity_t<typename NumberOf<T>::Type>);
+ESSH_NUMBER(int)
+ESSH_NUMBER(std::int64_t)
+ESSH_NUMBER(std::uint64_t)
+ESSH_NUMBER(float)
+ESSH_NUMBER(double)
+ESSH_NUMBER(std::vector<std::int32_t>)
+ESSH_NUMBER(std::vector<std::int64_t>)
+#undef ESSH_NUMBER
 
-CLI::Validator real_number(double least, double most) {
-  return in_range<double>(least, most, "a number", fmt::format("{}..{}", least, most));
+Option* add_seed(Verb& verb, std::uint64_t& value, const std::string& help) {
+  return add_number(verb, "--seed", value, help, 0, std::numeric_limits<std::uint64_t>::max())->capture_default_str();
 }
 
 }  // namespace essh::verbs

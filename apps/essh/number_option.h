@@ -1,18 +1,12 @@
 #pragma once
-#include <CLI/CLI.hpp>
 #include <cstdint>
 #include <string>
 #include <type_traits>
-#include <utility>
 #include <vector>
 
-namespace essh::verbs {
+#include "apps/essh/command_line.h"
 
-// Accepts decimal numbers within [least, most] alone: no NaN, no infinity, no wrapping, no octal. The range stands in
-// the help behind the type.
-CLI::Validator whole_number(std::int64_t least, std::int64_t most);
-CLI::Validator any_seed();  // of 64 bits without a sign
-CLI::Validator real_number(double least, double most);
+namespace essh::verbs {
 
 template <class T>
 struct NumberOf {
@@ -23,24 +17,15 @@ struct NumberOf<std::vector<T>> {
   using Type = T;
 };
 
-// An option, or a list of numbers, that takes values within a range. Every numeric option of a verb is made by this or
-// by add_seed().
+// An option, or a list of numbers, that takes decimal numbers within [least, most] alone: no NaN, no infinity, no
+// wrapping, no octal. The range stands in the help behind the type. Every numeric option of a verb is made by this or
+// by add_seed(). Numbers are int, int64, uint64, float and double; lists are of int32 and int64.
 template <class T>
-CLI::Option* add_number(CLI::App& verb, const std::string& names, T& value, const std::string& help,
-                        std::type_identity_t<typename NumberOf<T>::Type> least,
-                        std::type_identity_t<typename NumberOf<T>::Type> most) {
-  using Number = typename NumberOf<T>::Type;
-  auto* option = verb.add_option(names, value, help);
-  if constexpr (std::is_floating_point_v<Number>) {
-    option->transform(real_number(least, most));
-  } else {
-    option->transform(whole_number(static_cast<std::int64_t>(least), static_cast<std::int64_t>(most)));
-  }
-  return option;
-}
+Option* add_number(Verb& verb, const std::string& names, T& value, const std::string& help,
+                   std::type_identity_t<typename NumberOf<T>::Type> least,
+                   std::type_identity_t<typename NumberOf<T>::Type> most);
 
-inline CLI::Option* add_seed(CLI::App& verb, std::uint64_t& value, const std::string& help) {
-  return verb.add_option("--seed", value, help)->transform(any_seed())->capture_default_str();
-}
+// --seed, of 64 bits without a sign.
+Option* add_seed(Verb& verb, std::uint64_t& value, const std::string& help);
 
 }  // namespace essh::verbs

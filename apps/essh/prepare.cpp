@@ -1,6 +1,6 @@
 #include "essh/data/prepare.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <charconv>
 #include <memory>
@@ -105,7 +105,7 @@ void run(PrepareArguments& arguments) {
 
 }  // namespace
 
-void add_prepare(CLI::App& app) {
+void add_prepare(Verb& app) {
   auto arguments = std::make_shared<PrepareArguments>();
   auto& options = arguments->options;
   options.threads = available_cores();
@@ -119,13 +119,14 @@ void add_prepare(CLI::App& app) {
                    "tokenizer.json, its folder, a tiktoken file, \"bytes\" or \"nucleotides\"")
       ->required();
   verb->add_option("--format", arguments->format, "of all files, instead of by their names")
-      ->check(CLI::IsMember({"auto", "text", "jsonl", "fasta", "parquet"}))
+      ->one_of({"auto", "text", "jsonl", "fasta", "parquet"})
       ->capture_default_str();
   verb->add_option("--field", options.field, "the JSONL field or Parquet column that holds the text")
       ->capture_default_str();
-  add_number(*verb, "--valid-fraction", options.valid_fraction,
-             "share of the text kept for validation; 0 when --holdout is given and this is not", 0, 1)
-      ->capture_default_str();
+  const auto* valid_fraction =
+      add_number(*verb, "--valid-fraction", options.valid_fraction,
+                 "share of the text kept for validation; 0 when --holdout is given and this is not", 0, 1)
+          ->capture_default_str();
   verb->add_option("--holdout", options.holdout,
                    "a FASTA record kept whole for validation, by the first word of its title; may be repeated")
       ->allow_extra_args(false);
@@ -143,9 +144,9 @@ void add_prepare(CLI::App& app) {
       "command again after an interruption: it continues.\n"
       "Example: essh prepare GRCh38.fa -o data/genome --tokenizer nucleotides --holdout chr21\n"
       "Example: essh prepare corpus/*.jsonl.zst -o data --tokenizer tokenizer.json --field text");
-  verb->callback([arguments, verb] {
+  verb->callback([arguments, valid_fraction] {
     auto& chosen = arguments->options;
-    if (!chosen.holdout.empty() && verb->count("--valid-fraction") == 0) chosen.valid_fraction = 0;
+    if (!chosen.holdout.empty() && valid_fraction->count() == 0) chosen.valid_fraction = 0;
     run(*arguments);
   });
 }

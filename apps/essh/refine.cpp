@@ -17,7 +17,7 @@ struct Options {
 
 }  // namespace
 
-void add_refine(CLI::App& app) {
+void add_refine(Verb& app) {
   auto* verb = app.add_subcommand("refine", "shared refinement of a pretrained run; resumes by itself");
   auto o = std::make_shared<Options>();
   verb->add_option("RUN", o->run, "a run folder whose pretraining has finished")->required();

@@ -25,7 +25,7 @@ void run(const Options& o) {
 
 }  // namespace
 
-void add_report(CLI::App& app) {
+void add_report(Verb& app) {
   auto* verb = app.add_subcommand("report", "one HTML page of a run: losses, capacities, throughput, frontier");
   auto o = std::make_shared<Options>();
   verb->add_option("RUN", o->run, "the folder of a training run")->required();

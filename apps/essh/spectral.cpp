@@ -230,7 +230,7 @@ void run(const Options& options) {
 
 }  // namespace
 
-void add_spectral(CLI::App& app) {
+void add_spectral(Verb& app) {
   auto* verb = app.add_subcommand("spectral", "spectral filters, the modes that start a model, and how well they fit");
   auto options = std::make_shared<Options>();
   add_number(*verb, "--length", options->length, "filter length in tokens", kMinFilterLength, kMaxFilterLength)

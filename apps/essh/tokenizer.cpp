@@ -228,7 +228,7 @@ std::vector<TokenId> parse_ids(std::string_view text) {
   return ids;
 }
 
-void add_training(CLI::App& app) {
+void add_training(Verb& app) {
   auto arguments = std::make_shared<TrainArguments>();
   auto* verb = app.add_subcommand("train", "learn a byte-level BPE vocabulary from text");
   verb->add_option("inputs", arguments->inputs,
@@ -236,7 +236,7 @@ void add_training(CLI::App& app) {
       ->required();
   verb->add_option("-o,--output", arguments->output, "the tokenizer.json to write")->required();
   verb->add_option("--format", arguments->format, "of all files, instead of by their names")
-      ->check(CLI::IsMember({"auto", "text", "jsonl", "fasta", "parquet"}))
+      ->one_of({"auto", "text", "jsonl", "fasta", "parquet"})
       ->capture_default_str();
   verb->add_option("--field", arguments->field, "the JSONL field or Parquet column that holds the text")
       ->capture_default_str();
@@ -244,7 +244,7 @@ void add_training(CLI::App& app) {
              257, 1 << 24)
       ->capture_default_str();
   verb->add_option("--pattern", arguments->options.pattern, "how text is cut into words: gpt2 or llama3")
-      ->check(CLI::IsMember({"gpt2", "llama3"}))
+      ->one_of({"gpt2", "llama3"})
       ->capture_default_str();
   arguments->options.special_tokens = {"<|endoftext|>"};
   verb->add_option("--special", arguments->options.special_tokens, "special tokens, which get the first ids")
@@ -261,7 +261,7 @@ void add_training(CLI::App& app) {
   verb->callback([arguments] { train(*arguments); });
 }
 
-void add_encode(CLI::App& app) {
+void add_encode(Verb& app) {
   auto arguments = std::make_shared<EncodeArguments>();
   auto* verb = app.add_subcommand("encode", "text on standard input to ids on standard output");
   verb->add_option("--tokenizer", arguments->tokenizer, "a tokenizer file or model folder, or: bytes, nucleotides")
@@ -277,7 +277,7 @@ void add_encode(CLI::App& app) {
   verb->callback([arguments] { encode(*arguments); });
 }
 
-void add_decode(CLI::App& app) {
+void add_decode(Verb& app) {
   struct Arguments {
     fs::path tokenizer;
     DecodeOptions options;
@@ -294,7 +294,7 @@ void add_decode(CLI::App& app) {
   });
 }
 
-void add_convert(CLI::App& app) {
+void add_convert(Verb& app) {
   struct Arguments {
     fs::path tokenizer;
     fs::path output;
@@ -317,7 +317,7 @@ void add_convert(CLI::App& app) {
 
 }  // namespace
 
-void add_tokenizer(CLI::App& app) {
+void add_tokenizer(Verb& app) {
   auto* verb = app.add_subcommand("tokenizer", "train a vocabulary; text to token ids and back");
   verb->require_subcommand(1);
   verb->footer("Example: essh tokenizer train corpus.txt -o tokenizer.json --vocab-size 4096");

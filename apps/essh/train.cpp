@@ -1,3 +1,5 @@
+#include <fmt/format.h>
+
 #include <memory>
 
 #include "apps/essh/device_options.h"
@@ -77,7 +79,7 @@ void run(const Options& o) {
 
 }  // namespace
 
-void add_train(CLI::App& app) {
+void add_train(Verb& app) {
   auto* verb = app.add_subcommand("train", "capacity-mixed pretraining; resumes by itself");
   auto o = std::make_shared<Options>();
   verb->add_option("RECIPE", o->recipe, fmt::format("a YAML file, or one of {}", fmt::join(recipe_names(), ", ")))

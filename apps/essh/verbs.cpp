@@ -2,7 +2,7 @@
 
 namespace essh::verbs {
 
-void add_all(CLI::App& app) {
+void add_all(Verb& app) {
   add_init(app);
   add_info(app);
   add_spectral(app);

@@ -76,7 +76,7 @@ void run(const Options& o) {
 
 }  // namespace
 
-void add_verify(CLI::App& app) {
+void add_verify(Verb& app) {
   auto* verb = app.add_subcommand("verify", "files, hashes, shapes, finiteness; bitwise against the parent");
   auto o = std::make_shared<Options>();
   verb->add_option("MODEL", o->models, "model folders")->required();
@@ -89,7 +89,6 @@ void add_verify(CLI::App& app) {
       ->capture_default_str();
   verb->add_flag("--json", o->json, "print JSON");
   o->device.add_to(*verb);
-  verb->get_option("--device")->capture_default_str();
   verb->footer(
       "Example: essh verify exports/T4 --parent models/tiny --data heldout.txt\n"
       "         essh verify exports/* --parent models/tiny --device cuda");

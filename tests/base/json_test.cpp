@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <limits>
+#include <map>
+
 #include "essh/base/error.h"
 
 namespace essh {
@@ -21,6 +24,67 @@ TEST(Json, ReadsValues) {
   const auto value = parse_json(R"({"a":[1,2.5,"x",null,true]})", "here");
   EXPECT_EQ(value["a"][0], 1);
   EXPECT_EQ(value["a"].size(), 5u);
+}
+
+TEST(Json, ListsOfANameAndAValueMakeAnObject) {
+  EXPECT_EQ(to_text(Json{{"a", 1}, {"b", {1.0, 2}}, {"c", {{"d", nullptr}}}}), R"({"a":1,"b":[1.0,2],"c":{"d":null}})");
+  EXPECT_EQ(to_text(Json{{"a", 1}, {2, 3}}), R"([["a",1],[2,3]])");
+  EXPECT_EQ(to_text(Json::array({{"a", 1}})), R"([["a",1]])");
+  EXPECT_EQ(to_text(Json::array()), "[]");
+  EXPECT_EQ(to_text(Json::object(), 2), "{}");
+  EXPECT_EQ(to_text(Json(std::map<std::string, std::vector<bool>>{{"x", {true, false}}})), R"({"x":[true,false]})");
+}
+
+TEST(Json, MembersAreSetFoundAndErased) {
+  Json value;
+  value["a"] = 1;
+  value["b"]["c"] = "text";
+  value.update({{"a", 2}, {"d", false}});
+  EXPECT_EQ(to_text(value), R"({"a":2,"b":{"c":"text"},"d":false})");
+  EXPECT_EQ(value.value("a", 0), 2);
+  EXPECT_EQ(value.value("z", 7), 7);
+  EXPECT_TRUE(value.find("z") == value.end());
+  EXPECT_FALSE(Json("text").contains("a"));
+  value.erase("a");
+  value.erase("z");
+  EXPECT_EQ(value.begin().key(), "b");
+  const auto next = value.erase(value.begin());
+  EXPECT_EQ(next.key(), "d");
+  EXPECT_EQ(value, (Json{{"d", false}}));
+  const auto& fixed = value;
+  EXPECT_THROW(fixed["a"], Error);
+  EXPECT_THROW(fixed["d"].get<double>(), Error);
+  EXPECT_THROW(fixed["d"].text(), Error);
+}
+
+TEST(Json, CopiesAreIndependentAndMovesLeaveNull) {
+  Json first = {{"a", {1, 2}}};
+  Json second = first;
+  second["a"].push_back(3);
+  EXPECT_EQ(first["a"].size(), 2u);
+  const Json third = std::move(second);
+  EXPECT_TRUE(second.is_null());
+  EXPECT_EQ(third["a"].size(), 3u);
+  first = first["a"];
+  EXPECT_EQ(to_text(first), "[1,2]");
+}
+
+TEST(Json, NumbersKeepTheirBits) {
+  const std::string text = "[0,-1,18446744073709551615,-9223372036854775808,0.1,1.0,1e+300,5e-324,-0.0]";
+  const auto value = parse_json(text, "here");
+  EXPECT_EQ(to_text(value), text);
+  EXPECT_EQ(value[2].get<std::uint64_t>(), std::numeric_limits<std::uint64_t>::max());
+  EXPECT_EQ(value[0], 0.0);
+  EXPECT_FALSE(value[2] == value[1]);
+  EXPECT_TRUE(value[0].is_number_unsigned());
+  EXPECT_FALSE(value[1].is_number_unsigned());
+  EXPECT_FALSE(value[5].is_number_integer());
+  EXPECT_EQ(to_text(Json(std::numeric_limits<double>::infinity())), "null");
+}
+
+TEST(Json, LinesAreIndented) {
+  EXPECT_EQ(to_text(Json{{"a", {1, 2}}, {"b", Json::array()}}, 2),
+            "{\n  \"a\": [\n    1,\n    2\n  ],\n  \"b\": []\n}");
 }
 
 TEST(Json, RefusesWhatTheLibraryTakesSilently) {
@@ -44,6 +108,10 @@ TEST(Json, TimeIsLinearInTheKeys) {
   std::string text = "{";
   for (int i = 0; i < 300000; ++i) text += fmt::format("{}\"key{}\":{}", i ? "," : "", i, i);
   EXPECT_EQ(parse_json(text + "}", "here").size(), 300000u);  // minutes if every key were searched for
+}
+
+TEST(Json, TextIsEscapedWhereItMustBe) {
+  EXPECT_EQ(to_text(Json("\"\\\n\x01\x7f\xc3\xa4/")), "\"\\\"\\\\\\n\\u0001\x7f\xc3\xa4/\"");
 }
 
 TEST(Json, TextNeverThrowsOnBadUtf8) {

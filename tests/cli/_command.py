@@ -1,6 +1,7 @@
 """Calling the binary under test, for the programs of this folder."""
 import json
 import os
+import resource
 import subprocess
 
 ESSH = os.environ["ESSH"]
@@ -10,8 +11,17 @@ EXIT_USAGE = 2
 EXIT_BAD_FILE = 3
 EXIT_UNSUPPORTED = 4
 
+# Seconds until a process counts as hanging. Far beyond what any takes, so that no busy machine fails a test.
+HANGS = 1800
 
-def essh(*arguments, stdin=b"", cwd=None, timeout=120):
+
+def processor_seconds():
+    """Of all processes that this one has waited for."""
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
+
+
+def essh(*arguments, stdin=b"", cwd=None, timeout=HANGS):
     """The finished process; its stdout and stderr are bytes and no terminals."""
     return subprocess.run([ESSH, *map(str, arguments)], input=stdin, capture_output=True, cwd=cwd, timeout=timeout,
                           check=False)

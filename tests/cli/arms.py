@@ -12,7 +12,7 @@ import sys
 import tempfile
 import unittest
 
-from _command import ESSH, essh
+from _command import ESSH, HANGS, essh
 
 MECHANISM = pathlib.Path(__file__).resolve().parents[2] / "bench" / "mechanism"
 loader = importlib.machinery.SourceFileLoader("mechanism", str(MECHANISM))
@@ -70,7 +70,7 @@ class Arms(unittest.TestCase):
         data = [] if table["metric"] == "accuracy" else [self.folder / ("genome" if name == "dna-loss" else "text")]
         words = [sys.executable, MECHANISM, *data, "--table", name, "--essh", ESSH, "--jobs", "2", "--threads", "1", "--samples", "2",
                  "--seeds", str(SEED), *self.options(name)]
-        made = subprocess.run([str(word) for word in words], capture_output=True, text=True, timeout=500, check=False)
+        made = subprocess.run([str(word) for word in words], capture_output=True, text=True, timeout=HANGS, check=False)
         self.assertEqual(made.returncode, 0, made.stderr)
         lines = made.stdout.splitlines()
         for row in table["rows"]:

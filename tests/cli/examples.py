@@ -9,7 +9,7 @@ import subprocess
 import tempfile
 import unittest
 
-from _command import ESSH, essh
+from _command import ESSH, HANGS, essh
 from _training import RECIPE
 from usage import all_verbs, verbs
 
@@ -118,7 +118,7 @@ class Examples(unittest.TestCase):
                 if verb != "tokenizer train":
                     shutil.copy(here / "tok" / "tokenizer.json", here)
                 result = subprocess.run(["bash", "-c", command], cwd=here, env=self.environment, stdin=subprocess.DEVNULL,
-                                        capture_output=True, timeout=300, check=False)
+                                        capture_output=True, timeout=HANGS, check=False)
                 self.assertEqual(result.returncode, 0, result.stderr.decode(errors="replace"))
                 shutil.rmtree(here)
         self.assertGreater(count, 30)

@@ -13,7 +13,7 @@ import threading
 import time
 import unittest
 
-from _command import ESSH, EXIT_BAD_FILE, EXIT_USAGE, essh
+from _command import ESSH, EXIT_BAD_FILE, EXIT_USAGE, HANGS, essh
 
 
 def wait_for(condition, process):
@@ -134,7 +134,7 @@ class Files(unittest.TestCase):
                 commands.append(("generate", odd, "--tokens", "1", "-n", 1))
         for command in commands:
             with self.subTest(command=list(map(str, command))):
-                result = essh(*command, timeout=60)
+                result = essh(*command)
                 self.assertIn(result.returncode, (EXIT_USAGE, EXIT_BAD_FILE), result.stderr)
                 self.assertTrue(result.stderr)
 
@@ -142,7 +142,7 @@ class Files(unittest.TestCase):
         def limit():
             resource.setrlimit(resource.RLIMIT_FSIZE, (10000, 10000))
         result = subprocess.run([ESSH, "export", self.family, "--tier", "T1", "-o", self.place / "T1"], capture_output=True,
-                                preexec_fn=limit, timeout=60, check=False)
+                                preexec_fn=limit, timeout=HANGS, check=False)
         self.assertEqual(result.returncode, EXIT_BAD_FILE, result.stderr)
         self.assertIn(b"ulimit", result.stderr)
         self.assertEqual(list(self.place.iterdir()), [])
@@ -158,7 +158,7 @@ class Files(unittest.TestCase):
             wait_for(lambda: list(out.iterdir()), process)  # pylint: disable=cell-var-from-loop
             self.assertIn(".tmp-", list(out.iterdir())[0].name)
             process.send_signal(number)
-            process.communicate(timeout=60)
+            process.communicate(timeout=HANGS)
             self.assertEqual(process.returncode, -number)
             self.assertEqual(list(out.iterdir()), [])
 
@@ -184,7 +184,7 @@ class Files(unittest.TestCase):
                                     "--device", "cpu", "--threads", "1"], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         wait_for(lambda: b"model.safetensors" in pathlib.Path(f"/proc/{process.pid}/maps").read_bytes(), process)
         os.truncate(model / "model.safetensors", 0)
-        words = process.communicate(timeout=120)[1]
+        words = process.communicate(timeout=HANGS)[1]
         self.assertEqual(process.returncode, EXIT_BAD_FILE, words)
         self.assertIn(b"model.safetensors", words)
 

@@ -6,7 +6,7 @@ import subprocess
 import tempfile
 import unittest
 
-from _command import ESSH, EXIT_USAGE, essh, essh_json
+from _command import ESSH, EXIT_USAGE, HANGS, essh, essh_json
 
 EXIT_INTERRUPTED = 75
 
@@ -188,7 +188,7 @@ class Generate(unittest.TestCase):
                                    stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         self.assertTrue(process.stdout.read(1))  # the first text: the handler stands
         process.send_signal(signal.SIGINT)
-        words = process.communicate(timeout=60)[1]
+        words = process.communicate(timeout=HANGS)[1]
         self.assertEqual(process.returncode, EXIT_INTERRUPTED, words)
         self.assertIn(b"stopping after this token", words)
         made = int(words.split(b"stopped after ")[1].split()[0])

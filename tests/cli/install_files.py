@@ -5,7 +5,7 @@ import subprocess
 import tempfile
 import unittest
 
-from _command import essh
+from _command import HANGS, essh
 
 
 class InstallFiles(unittest.TestCase):
@@ -31,7 +31,7 @@ class InstallFiles(unittest.TestCase):
         script = ('source "$1"; shift; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _essh; printf "%s\\n" "${COMPREPLY[@]}"')
         path = os.path.join(self.share, "bash-completion", "completions", "essh")
         result = subprocess.run(["bash", "-c", script, "bash", path, "essh", *words], capture_output=True, text=True, cwd=self.place.name,
-                                timeout=20, check=False)
+                                timeout=HANGS, check=False)
         self.assertEqual(result.stderr, "")
         return result.stdout.split()
 
@@ -49,7 +49,7 @@ class InstallFiles(unittest.TestCase):
             self.assertIn(word.removeprefix("--"), fish)
         for shell, path in (("zsh", "zsh/site-functions/_essh"), ("fish", "fish/vendor_completions.d/essh.fish")):
             if shutil.which(shell):
-                result = subprocess.run([shell, "-n", os.path.join(self.share, path)], capture_output=True, timeout=20, check=False)
+                result = subprocess.run([shell, "-n", os.path.join(self.share, path)], capture_output=True, timeout=HANGS, check=False)
                 self.assertEqual((result.returncode, result.stderr), (0, b""))
 
     def test_manual_pages(self):
@@ -59,7 +59,7 @@ class InstallFiles(unittest.TestCase):
         if shutil.which("groff"):
             for name in os.listdir(os.path.join(self.share, "man", "man1")):
                 result = subprocess.run(["groff", "-man", "-Tutf8", "-ww", os.path.join(self.share, "man", "man1", name)], capture_output=True,
-                                        text=True, timeout=60, check=False)
+                                        text=True, timeout=HANGS, check=False)
                 self.assertEqual((result.returncode, result.stderr), (0, ""), name)
 
 

@@ -15,7 +15,7 @@ import tempfile
 import time
 import unittest
 
-from _command import ESSH, essh
+from _command import ESSH, HANGS, essh
 
 KILLS = 20
 megabytes = 30
@@ -45,6 +45,18 @@ def digests(folder):
     return found
 
 
+def size(folder):
+    """Bytes of the files in a folder that may change meanwhile."""
+    total = 0
+    for place, _, names in os.walk(folder):
+        for name in names:
+            try:
+                total += os.path.getsize(os.path.join(place, name))
+            except FileNotFoundError:
+                pass
+    return total
+
+
 class PrepareRestart(unittest.TestCase):
     def test_killed_runs_leave_the_same_bytes(self):
         random.seed(3)
@@ -57,30 +69,28 @@ class PrepareRestart(unittest.TestCase):
                 return ["prepare", corpus, "-o", folder, "--tokenizer", "bytes", "--shard-tokens",
                         str(megabytes * 16667), "--valid-fraction", "0.1", "--threads", "1"]
 
-            def timed(*arguments):
-                start = time.monotonic()
-                result = essh(*arguments, timeout=3600)
-                self.assertEqual(result.returncode, 0, result.stderr)
-                return time.monotonic() - start
-
-            # Before that the program has not begun; a kill then would prove nothing.
-            startup = timed("--version")
             whole = os.path.join(place, "whole")
-            seconds = timed(*command(whole))
+            result = essh(*command(whole))
+            self.assertEqual(result.returncode, 0, result.stderr)
             expected = digests(whole)
+            whole_size = size(whole)
             self.assertGreater(len(expected), 20)
 
             kills = finished = continued = 0
             while kills < KILLS:
                 folder = os.path.join(place, f"killed-{finished}")
                 while True:
+                    # Moments are counted in bytes written, then in milliseconds.
+                    until = size(folder) + random.uniform(0, 0.4) * whole_size
                     process = subprocess.Popen([ESSH, *command(folder)], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
-                    time.sleep(random.uniform(startup, 0.9 * seconds))
+                    while size(folder) <= until and process.poll() is None:
+                        time.sleep(0.001)
+                    time.sleep(random.uniform(0, 0.01))
                     alive = process.poll() is None
                     if alive and kills < KILLS:
                         process.send_signal(signal.SIGKILL)
                         kills += 1
-                    words = process.communicate(timeout=3600)[1]
+                    words = process.communicate(timeout=HANGS)[1]
                     continued += b"continuing" in words
                     if process.returncode != -signal.SIGKILL:
                         self.assertEqual(process.returncode, 0, words)
@@ -88,7 +98,7 @@ class PrepareRestart(unittest.TestCase):
                 finished += 1
                 self.assertEqual(digests(folder), expected)
                 shutil.rmtree(folder)
-            print(f"{megabytes} MB in {seconds:.1f} s; {kills} kills, {finished} runs to the end, {continued} continued")
+            print(f"{megabytes} MB; {kills} kills, {finished} runs to the end, {continued} continued")
             self.assertGreater(continued, KILLS // 6, "hardly any run was continued: the test proves nothing")
 
 

@@ -2,17 +2,18 @@
 import os
 import pathlib
 import random
+import re
 import subprocess
 import tempfile
 import unittest
 
-from _command import ESSH
+from _command import ESSH, HANGS
 
 QUICKSTART = pathlib.Path(__file__).resolve().parents[2] / "quickstart"
 
 
 def quickstart(*arguments):
-    return subprocess.run(["bash", QUICKSTART, *map(str, arguments)], capture_output=True, text=True, timeout=500, check=False,
+    return subprocess.run(["bash", QUICKSTART, *map(str, arguments)], capture_output=True, text=True, timeout=HANGS, check=False,
                           env={**os.environ, "NO_COLOR": "1"})
 
 
@@ -30,6 +31,13 @@ class Quickstart(unittest.TestCase):
             self.assertNotIn("\x1b", result.stdout + result.stderr)
             for name in ("frontier.svg", "family/report.html", "exports/T10/model.safetensors"):
                 self.assertTrue((run / name).is_file(), name)
+            self.assertFalse((run / "dense").exists(), "the control was not asked for")
+
+            result = quickstart("--compare", *command)
+            self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
+            table = result.stdout[result.stdout.index("== compare\n"):result.stdout.index("== compare done")]
+            self.assertRegex(table, rf"tier +{re.escape(str(run))}/family +{re.escape(str(run))}/dense")
+            self.assertEqual(len(re.findall(r"(?m)^T\d+ +\d+\.\d+ +\d+\.\d+$", table)), 10, table)
 
     def test_mistakes_are_usage_errors(self):
         for arguments in (["--nonsense"], ["--steps", "0", "x"], ["-o"], ["no such file"], [QUICKSTART, QUICKSTART]):

@@ -6,7 +6,7 @@ import tempfile
 import time
 import unittest
 
-from _command import ESSH, EXIT_USAGE, essh
+from _command import ESSH, EXIT_USAGE, HANGS, essh
 from _training import RECIPE, make_data, weights
 
 
@@ -67,7 +67,7 @@ class TrainExtend(unittest.TestCase):
         while process.poll() is None and not (os.path.exists(metrics) and os.path.getsize(metrics) > 0):
             time.sleep(0.01)  # until the first step is made: the handler stands
         process.send_signal(signal.SIGINT)
-        words = process.communicate(timeout=120)[1]
+        words = process.communicate(timeout=HANGS)[1]
         self.assertEqual(process.returncode, 75, words)
         self.assertIn(b"stopping after this step", words)
         self.assertIn(b"the same command goes on", words)

@@ -5,6 +5,7 @@ usage: ESSH=./essh tests/cli/train_kill.py [--kills N]    (6)
 import argparse
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -13,10 +14,21 @@ import tempfile
 import time
 import unittest
 
-from _command import ESSH, essh
+from _command import ESSH, HANGS, essh
 from _training import RECIPE, make_data, weights
 
 KILLS = 6
+
+
+def steps_made(folder):
+    """The last step in the metrics of a run. A torn last line does not count."""
+    try:
+        with open(os.path.join(folder, "metrics.jsonl"), "rb") as file:
+            file.seek(-min(4096, file.seek(0, os.SEEK_END)), os.SEEK_END)
+            found = re.findall(rb'"kind":"step","step":(\d+),', file.read())
+    except FileNotFoundError:
+        return 0
+    return int(found[-1]) if found else 0
 
 
 class TrainKill(unittest.TestCase):
@@ -30,22 +42,27 @@ class TrainKill(unittest.TestCase):
                         "--set", "run.steps=200"]
 
             whole = os.path.join(place, "whole")
-            start = time.monotonic()
             result = essh(*command(whole))
             self.assertEqual(result.returncode, 0, result.stderr)
-            seconds = time.monotonic() - start
             expected = weights(whole)
 
             kills = finished = continued = 0
             while kills < KILLS:
                 folder = os.path.join(place, f"killed-{finished}")
                 while True:
+                    # Moments are counted in steps, then in milliseconds within a step; every fourth is soon after the start.
+                    until = steps_made(folder) + random.randint(7, 60)
                     process = subprocess.Popen([ESSH, *command(folder)], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
-                    time.sleep(random.uniform(0.1 * seconds, seconds))
+                    if kills % 4 == 3:
+                        time.sleep(random.uniform(0, 0.2))
+                    else:
+                        while steps_made(folder) < until and process.poll() is None:
+                            time.sleep(0.001)
+                        time.sleep(random.uniform(0, 0.01))
                     if process.poll() is None and kills < KILLS:
                         process.send_signal(signal.SIGKILL)
                         kills += 1
-                    words = process.communicate(timeout=300)[1]
+                    words = process.communicate(timeout=HANGS)[1]
                     continued += b"going on after step" in words
                     if process.returncode != -signal.SIGKILL:
                         self.assertEqual(process.returncode, 0, words)

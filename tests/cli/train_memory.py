@@ -6,7 +6,7 @@ import subprocess
 import tempfile
 import unittest
 
-from _command import ESSH, essh, essh_json
+from _command import ESSH, HANGS, essh, essh_json
 
 
 class TrainMemory(unittest.TestCase):
@@ -27,7 +27,7 @@ class TrainMemory(unittest.TestCase):
                     [ESSH, "-q", "train", "tiny", "--data", data, "-o", os.path.join(place, "run"), "--threads", "1",
                      "--set", "run.steps=2", "--set", "run.batch=96", "--set", "refine.batch=96", "--set", "elastic.warmup_tokens=0",
                      "--set", "run.validation_windows=4", "--set", f"run.micro_batch={micro_batch}"],
-                    capture_output=True, text=True, timeout=300,
+                    capture_output=True, text=True, timeout=HANGS,
                     preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (limit, limit)))
 
             large = train(96)
@@ -50,7 +50,7 @@ class TrainMemory(unittest.TestCase):
             # Checkpoints in the middle: the copy they are written from counts.
             settings = ["--set", "run.steps=12", "--set", "run.checkpoint_every=4", "--set", "run.validate_every=6",
                         "--set", "elastic.warmup_tokens=0", "--set", "run.validation_windows=4", "--threads", "1"]
-            estimate = essh_json("train", "tiny", "--data", data, "--dry-run", "--json", *settings, timeout=300)
+            estimate = essh_json("train", "tiny", "--data", data, "--dry-run", "--json", *settings)
             kinds = sum(value for name, value in estimate.items() if name.endswith("_bytes") and name != "total_bytes")
             self.assertAlmostEqual(kinds, estimate["total_bytes"], delta=1)
             # Half of the slots are reserved, and one draw in ten is full capacity again.

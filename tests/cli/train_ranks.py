@@ -9,7 +9,7 @@ import tempfile
 import time
 import unittest
 
-from _command import ESSH, EXIT_USAGE, essh, essh_json
+from _command import ESSH, EXIT_USAGE, HANGS, essh, essh_json
 from _training import RECIPE, make_data, weights
 
 CANNOT_RUN = 77
@@ -32,7 +32,7 @@ def start(ranks, *arguments):
                             stderr=subprocess.PIPE, start_new_session=True)
 
 
-def ranks_of(process, ranks, deadline=60):
+def ranks_of(process, ranks, deadline=HANGS):
     """Process ids of the ranks that mpirun has started."""
     end = time.monotonic() + deadline
     while time.monotonic() < end:
@@ -70,13 +70,13 @@ class TrainRanks(unittest.TestCase):
 
     def run_on(self, ranks, folder, *more):
         process = start(ranks, *command(self.data, folder, *more))
-        words = process.communicate(timeout=300)[1]
+        words = process.communicate(timeout=HANGS)[1]
         return process.returncode, words
 
     def test_one_and_two_ranks_agree_and_two_repeat_their_bits(self):
         one, two, again = (os.path.join(self.place, name) for name in ("one", "two", "again"))
         settings = ("--set", "elastic.ordering_period=0")
-        self.assertEqual(essh(*command(self.data, one, *settings), timeout=300).returncode, 0)
+        self.assertEqual(essh(*command(self.data, one, *settings)).returncode, 0)
         for folder in (two, again):
             code, words = self.run_on(2, folder, *settings)
             self.assertEqual(code, 0, words)
@@ -100,7 +100,7 @@ class TrainRanks(unittest.TestCase):
         code, words = self.run_on(2, straight)
         self.assertEqual(code, 0, words)
         self.assertEqual(weights(straight), weights(whole))
-        result = essh(*command(self.data, pieces, "--stop-after", "10"), timeout=300)
+        result = essh(*command(self.data, pieces, "--stop-after", "10"))
         self.assertEqual(result.returncode, EXIT_INTERRUPTED, result.stderr)
         code, words = self.run_on(2, pieces)
         self.assertEqual(code, 0, words)
@@ -113,7 +113,7 @@ class TrainRanks(unittest.TestCase):
         victim = ranks_of(process, 2)[1]
         self.wait_for_steps(folder, 2)
         os.kill(victim, signal.SIGTERM)
-        words = process.communicate(timeout=120)[1]
+        words = process.communicate(timeout=HANGS)[1]
         self.assertEqual(process.returncode, EXIT_INTERRUPTED, words)
         self.assertTrue(any(name.startswith("step-") for name in os.listdir(os.path.join(folder, "checkpoints"))))
 
@@ -124,12 +124,11 @@ class TrainRanks(unittest.TestCase):
         ranks = ranks_of(process, 2)
         self.wait_for_steps(folder, 2)
         os.kill(ranks[1], signal.SIGKILL)
-        killed = time.monotonic()
-        words = process.communicate(timeout=60)[1]
-        self.assertLess(time.monotonic() - killed, 30)
+        words = process.communicate(timeout=HANGS)[1]
+        self.assertNotIn(b"has waited", words)  # for ten minutes
         self.assertNotEqual(process.returncode, 0)
         self.assertIn(b"signal 9", words)
-        end = time.monotonic() + 10
+        end = time.monotonic() + HANGS
         while any(map(lives, ranks)) and time.monotonic() < end:
             time.sleep(0.05)
         self.assertFalse(any(map(lives, ranks)), "a rank lives on")
@@ -140,7 +139,7 @@ class TrainRanks(unittest.TestCase):
         self.assertIn(b"which 3 ranks cannot share evenly", words)
 
     def wait_for_steps(self, run, count):
-        end = time.monotonic() + 120
+        end = time.monotonic() + HANGS
         path = os.path.join(run, "metrics.jsonl")
         while time.monotonic() < end:
             if os.path.exists(path) and len(steps(run)) >= count:

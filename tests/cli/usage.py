@@ -5,7 +5,7 @@ import subprocess
 import tempfile
 import unittest
 
-from _command import ESSH, EXIT_BAD_FILE, EXIT_USAGE, essh
+from _command import ESSH, EXIT_BAD_FILE, EXIT_USAGE, HANGS, essh
 
 
 def verbs(*words):
@@ -47,7 +47,7 @@ class Usage(unittest.TestCase):
 
     def test_threads_that_the_system_refuses_are_a_usage_error(self):
         limit = 2 << 30
-        result = subprocess.run([ESSH, "bench", "decode", "tiny", "--threads", "4096"], capture_output=True, text=True, timeout=60,
+        result = subprocess.run([ESSH, "bench", "decode", "tiny", "--threads", "4096"], capture_output=True, text=True, timeout=HANGS,
                                 preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (limit, limit)))
         self.assertEqual(result.returncode, EXIT_USAGE, result.stderr)
         self.assertIn("use fewer", result.stderr)
@@ -69,7 +69,7 @@ class Usage(unittest.TestCase):
                 with self.subTest(verb=verb, option=name):
                     self.assertRegex(rest, r"^:", "a number without a range")
                     for value in ("nan", "inf", "-inf", "1e999", "-99999999999999999999", "99999999999999999999999", "0x10", "5x", ""):
-                        result = essh(*verb, f"{name}={value}", timeout=20)
+                        result = essh(*verb, f"{name}={value}")
                         self.assertEqual(result.returncode, EXIT_USAGE, (value, result.stderr))
                         self.assertIn(name.encode(), result.stderr)
         self.assertGreater(checked, 40)
@@ -79,7 +79,7 @@ class Usage(unittest.TestCase):
                           ["prefill", "tiny", "--piece", "0"], ["train", "tiny", "--steps", "0"], ["train", "tiny", "--context", "0"],
                           ["train", "tiny", "--micro-batch", "-1"]):
             with self.subTest(arguments=arguments):
-                result = essh("bench", *arguments, timeout=20)
+                result = essh("bench", *arguments)
                 self.assertEqual(result.returncode, EXIT_USAGE, result.stderr)
                 self.assertIn(b"must be a whole number from 1", result.stderr)
 
@@ -91,7 +91,7 @@ class Usage(unittest.TestCase):
         for arguments in (["--help"], ["--version"], ["info", "tiny"], ["info", "tiny", "--json"], ["help", "presets"], ["spectral", "--length", "64", "--channels", "4"],
                           ["generate", "--help"], ["train", "tiny", "--print-recipe"]):
             with self.subTest(arguments=arguments), open("/dev/full", "wb") as full:
-                result = subprocess.run([ESSH, *arguments], stdout=full, stderr=subprocess.PIPE, timeout=60, check=False)
+                result = subprocess.run([ESSH, *arguments], stdout=full, stderr=subprocess.PIPE, timeout=HANGS, check=False)
                 self.assertEqual(result.returncode, EXIT_BAD_FILE, result.stderr)
                 self.assertIn(b"standard output", result.stderr)
 
@@ -99,7 +99,7 @@ class Usage(unittest.TestCase):
         with tempfile.TemporaryDirectory() as place:
             svg = os.path.join(place, "figure.svg")
             command = f'"{ESSH}" spectral --length 64 --channels 2 --modes 2 --svg "{svg}" >&-'
-            result = subprocess.run(["bash", "-c", command], stderr=subprocess.PIPE, timeout=60, check=False)
+            result = subprocess.run(["bash", "-c", command], stderr=subprocess.PIPE, timeout=HANGS, check=False)
             self.assertEqual(result.returncode, EXIT_BAD_FILE, result.stderr)
             with open(svg, encoding="utf-8") as file:
                 self.assertTrue(file.read().startswith("<svg"))
@@ -145,7 +145,7 @@ class Usage(unittest.TestCase):
                               ["export", model, "--tier", "T4", "-o", taken], ["tokenizer", "train", tokens, "-o", taken],
                               ["tokenizer", "convert", "--tokenizer", "bytes", "-o", taken]):
                 with self.subTest(arguments=arguments):
-                    result = essh(*arguments, timeout=60)
+                    result = essh(*arguments)
                     self.assertIn(result.returncode, (EXIT_USAGE, EXIT_BAD_FILE))
                     self.assertEqual(result.stdout, b"")
                     self.assertIn(place.encode(), result.stderr)

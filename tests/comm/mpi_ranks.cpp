@@ -139,7 +139,7 @@ TEST(Ranks, BucketsAreReducedBesideOtherWork) {
 TEST(Ranks, MoveWithoutTheCaller) {
   std::vector<float> data = contribution(1'000'000, group->rank(), 7);
   Request request = group->start_all_reduce_sum(data);
-  for (int i = 0; i < 4000 && !request.done(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  for (int i = 0; i < 100000 && !request.done(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(5));
   EXPECT_TRUE(request.done());
   request.wait();
 }
@@ -170,7 +170,7 @@ int check_collectives() {
 // Every rank but 0 meets its fate while rank 0 waits for it.
 int fail_by(std::string_view way) {
   const bool impatient = way == "timeout" || way == "mixed_up" || way == "sizes" || way == "parts";
-  const auto joined = make_group({.timeout = impatient ? std::chrono::seconds(2) : std::chrono::minutes(10)});
+  const auto joined = make_group({.timeout = impatient ? std::chrono::seconds(10) : std::chrono::minutes(10)});
   std::vector<float> data(1'000'000);
   joined->all_reduce_sum(data);
   const bool first = joined->rank() == 0;

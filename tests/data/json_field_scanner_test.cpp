@@ -2,7 +2,8 @@
 
 #include <gtest/gtest.h>
 
-#include "essh/base/json.h"
+#include <nlohmann/json.hpp>
+
 #include "essh/base/rng.h"
 
 namespace essh {
@@ -54,10 +55,10 @@ TEST(JsonFieldScanner, Faults) {
 }
 
 Outcome by_parser(const std::string& line) {
-  Json object;
+  nlohmann::json object;
   try {
-    object = Json::parse(line);
-  } catch (const Json::exception&) {
+    object = nlohmann::json::parse(line);
+  } catch (const nlohmann::json::exception&) {
     return {LineFault::NotJson, ""};
   }
   if (!object.is_object() || !object.contains("text") || !object["text"].is_string())

@@ -121,7 +121,7 @@ TEST_F(PerplexityTest, JsonHasTheDocumentedShape) {
   EXPECT_EQ(json["model"], "a model");
   ASSERT_EQ(json["results"].size(), 1u);
   std::vector<std::string> keys;
-  for (const auto& entry : json["results"][0].items()) keys.push_back(entry.key());
+  for (const auto& [key, value] : json["results"][0].items()) keys.push_back(key);
   EXPECT_EQ(keys, (std::vector<std::string>{"tier", "parameters", "parameter_fraction", "tokens", "nll",
                                             "nll_difference", "perplexity", "bits_per_byte"}));
   EXPECT_EQ(json["results"][0]["tokens"], 16);

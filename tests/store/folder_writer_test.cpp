@@ -143,6 +143,8 @@ TEST_F(FolderWriterTest, AKilledProcessLeavesAWholeFolder) {
   const auto start = std::chrono::steady_clock::now();
   write_version(target, 1);
   const std::chrono::duration<double, std::micro> one_write = std::chrono::steady_clock::now() - start;
+  int written[2];  // a byte for each version that a child has written
+  ASSERT_EQ(::pipe(written), 0);
   Rng rng(1);
   int highest = 1;
   for (int round = 0; round < 50; ++round) {
@@ -150,8 +152,16 @@ TEST_F(FolderWriterTest, AKilledProcessLeavesAWholeFolder) {
     ASSERT_GE(child, 0);
     if (child == 0) {
       // Few enough that every version is exact in bf16.
-      for (int version = highest + 1; version <= highest + 4; ++version) write_version(target, version);
+      for (int version = highest + 1; version <= highest + 4; ++version) {
+        write_version(target, version);
+        if (::write(written[1], "", 1) != 1) ::_exit(1);
+      }
       ::pause();
+    }
+    // However slow the machine, some children get to write.
+    char byte;
+    if (round % 10 == 0) {
+      ASSERT_EQ(::read(written[0], &byte, 1), 1);
     }
     // A fork alone may take longer than a write.
     ::usleep(static_cast<useconds_t>((round % 2 == 0 ? 1.0 : 20000.0) + one_write.count() * 5.0 * rng.uniform()));
@@ -161,6 +171,8 @@ TEST_F(FolderWriterTest, AKilledProcessLeavesAWholeFolder) {
     EXPECT_GE(version, highest);
     highest = version;
   }
+  ::close(written[0]);
+  ::close(written[1]);
   EXPECT_GT(highest, 1) << "no child lived long enough to show anything";
 }
 

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include <chrono>
+#include <ctime>
 #include <map>
 #include <set>
 
@@ -108,10 +108,10 @@ TEST(Bpe, MegabytesOfOneCharacterTakeNoLongerPerByte) {
   const Bpe bpe(three_bytes(), merges);
   BpeScratch scratch;
   std::vector<TokenId> ids;
-  const auto start = std::chrono::steady_clock::now();
+  const std::clock_t start = std::clock();  // of the processor: other programs do not count
   bpe.encode(std::string((4 << 20) + 1, 'a'), scratch, ids);
   EXPECT_EQ(ids.size(), (4u << 20) / 16 + 1);
-  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(60));
+  EXPECT_LT((std::clock() - start) / CLOCKS_PER_SEC, 60);
 }
 
 }  // namespace

@@ -1,8 +1,7 @@
 #pragma once
-#include <nlohmann/json_fwd.hpp>
 
 namespace essh {
 
-using Json = nlohmann::ordered_json;
+class Json;
 
 }  // namespace essh

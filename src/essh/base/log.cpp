@@ -1,22 +1,11 @@
 #include "essh/base/log.h"
 
-#include <spdlog/sinks/stdout_sinks.h>
-#include <spdlog/spdlog.h>
-
 #include <atomic>
+#include <cstdio>
 
 namespace essh::log {
 namespace {
 std::atomic<Level> current_level{Level::Normal};
-
-spdlog::logger& logger() {
-  static auto instance = [] {
-    auto made = spdlog::stderr_logger_mt("essh");
-    made->set_pattern("%v");
-    return made;
-  }();
-  return *instance;
-}
 }  // namespace
 
 void set_level(Level level) {
@@ -28,7 +17,11 @@ Level level() {
 }
 
 void write(Level level, std::string_view prefix, std::string_view message) {
-  if (level <= current_level.load()) logger().info("{}{}", prefix, message);
+  if (level > current_level.load()) return;
+  // One call, so that lines of several threads do not mix. Nobody can be told that standard error is lost.
+  const auto line = fmt::format("{}{}\n", prefix, message);
+  std::fwrite(line.data(), 1, line.size(), stderr);
+  std::fflush(stderr);
 }
 
 }  // namespace essh::log

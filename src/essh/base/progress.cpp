@@ -1,6 +1,6 @@
 #include "essh/base/progress.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
 
@@ -9,13 +9,14 @@
 
 namespace essh {
 
-Progress::Progress(std::string title, double total, std::string unit, double scale)
-    : title_(std::move(title)),
+Progress::Progress(std::string title, double total, std::string unit, double scale, Clock::time_point (*now)())
+    : now_(now),
+      title_(std::move(title)),
       unit_(std::move(unit)),
       total_(total),
       scale_(scale),
       terminal_(::isatty(STDERR_FILENO) == 1),
-      start_(Clock::now()),
+      start_(now()),
       drawn_(terminal_ ? start_ - std::chrono::hours(1) : start_) {}
 
 Progress::~Progress() {
@@ -23,14 +24,14 @@ Progress::~Progress() {
 }
 
 double Progress::elapsed() const {
-  return std::chrono::duration<double>(Clock::now() - start_).count();
+  return std::chrono::duration<double>(now_() - start_).count();
 }
 
 void Progress::update(double done, std::string_view note) {
   if (first_ < 0) first_ = done;
   done_ = done;
   note_ = note;
-  const auto now = Clock::now();
+  const auto now = now_();
   if (now - drawn_ < (terminal_ ? std::chrono::milliseconds(100) : std::chrono::milliseconds(30000))) return;
   drawn_ = now;
   draw(done, note, false);

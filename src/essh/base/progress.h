@@ -11,8 +11,12 @@ namespace essh {
 // set.
 class Progress {
  public:
-  // `unit` follows the rate ("MB", "tok"); `scale` is what one unit is worth in the counts given to update().
-  Progress(std::string title, double total, std::string unit, double scale = 1.0);
+  using Clock = std::chrono::steady_clock;
+
+  // `unit` follows the rate ("MB", "tok"); `scale` is what one unit is worth in the counts given to update(). Only
+  // tests give a clock of their own.
+  Progress(std::string title, double total, std::string unit, double scale = 1.0,
+           Clock::time_point (*now)() = &Clock::now);
   ~Progress();
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
@@ -25,7 +29,7 @@ class Progress {
  private:
   void draw(double done, std::string_view note, bool last);
 
-  using Clock = std::chrono::steady_clock;
+  Clock::time_point (*now_)();
   std::string title_;
   std::string unit_;
   double total_;

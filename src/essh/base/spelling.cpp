@@ -1,6 +1,6 @@
 #include "essh/base/spelling.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <numeric>

@@ -96,12 +96,10 @@ struct JsonReader {
   }
 
   void reject_unknown() const {
-    for (const auto& entry : object.items()) {
+    for (const auto& [key, value] : object.items()) {
       bool listed = false;
-      for (const auto& name : known) listed = listed || name == entry.key();
-      if (!listed) {
-        fail(ErrorKind::BadFile, "{}: unknown key {}{}", place, in_quotes(entry.key()), suggestion(entry.key(), known));
-      }
+      for (const auto& name : known) listed = listed || name == key;
+      if (!listed) fail(ErrorKind::BadFile, "{}: unknown key {}{}", place, in_quotes(key), suggestion(key, known));
     }
   }
 };

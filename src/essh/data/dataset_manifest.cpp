@@ -1,5 +1,7 @@
 #include "essh/data/dataset_manifest.h"
 
+#include <fmt/format.h>
+
 #include "essh/config/fields.h"
 
 namespace essh {

@@ -1,6 +1,6 @@
 #include "essh/data/document_block.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 

@@ -1,5 +1,7 @@
 #include "essh/data/prepare.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cmath>

@@ -1,5 +1,7 @@
 #include "essh/data/synthetic_task.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <numeric>

@@ -1,5 +1,7 @@
 #include "essh/model/capacity.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <charconv>
 #include <cmath>

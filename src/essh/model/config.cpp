@@ -1,5 +1,7 @@
 #include "essh/model/config.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 

@@ -1,6 +1,6 @@
 #include "essh/plot/ticks.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <cmath>

@@ -1,5 +1,7 @@
 #include "essh/store/model_folder.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <cmath>

@@ -26,28 +26,27 @@ void check_name(std::string_view name, std::string_view place) {
 
 // Turns the events of the JSON parser straight into tensors: no document is built, so memory stays near the text's
 // size.
-class HeaderReader : public nlohmann::json_sax<Json> {
+class HeaderReader : public JsonEvents {
  public:
   HeaderReader(SafetensorsHeader& header, std::uint64_t data_bytes, std::string_view place)
       : header_(header), data_bytes_(data_bytes), place_(place) {}
 
-  bool null() override { unexpected(); }
-  bool boolean(bool) override { unexpected(); }
-  bool binary(binary_t&) override { unexpected(); }
-  bool number_integer(number_integer_t) override {
+  void null() override { unexpected(); }
+  void boolean(bool) override { unexpected(); }
+  void number(std::int64_t) override {
     if (where_ == Where::List) {
       fail(ErrorKind::BadFile, "{}: tensor {}: {} contains a negative number", place_, name(), key_);
     }
     unexpected();
   }
-  bool number_float(number_float_t, const string_t&) override {
+  void number(double) override {
     if (where_ == Where::List) {
       fail(ErrorKind::BadFile, "{}: tensor {}: {} contains a number that is not a whole number below 2^64", place_,
            name(), key_);
     }
     unexpected();
   }
-  bool number_unsigned(number_unsigned_t value) override {
+  void number(std::uint64_t value) override {
     if (where_ != Where::List) unexpected();
     if (key_ == "shape") {
       if (tensor_.shape.size() == kMaxRank) {
@@ -58,9 +57,8 @@ class HeaderReader : public nlohmann::json_sax<Json> {
       if (offsets_ < 2) (offsets_ == 0 ? tensor_.begin : tensor_.end) = value;
       ++offsets_;
     }
-    return true;
   }
-  bool string(string_t& value) override {
+  void string(std::string& value) override {
     if (where_ == Where::Metadata) {
       header_.metadata[key_] = std::move(value);
     } else if (where_ == Where::Tensor && key_ == "dtype") {
@@ -70,9 +68,8 @@ class HeaderReader : public nlohmann::json_sax<Json> {
     } else {
       unexpected();
     }
-    return true;
   }
-  bool start_object(std::size_t) override {
+  void begin_object() override {
     if (where_ == Where::Start) {
       where_ = Where::Root;
     } else if (where_ == Where::Root) {
@@ -80,9 +77,8 @@ class HeaderReader : public nlohmann::json_sax<Json> {
     } else {
       unexpected();
     }
-    return true;
   }
-  bool key(string_t& text) override {
+  void key(std::string& text) override {
     switch (where_) {
       case Where::Root:
         begin_entry(text);
@@ -97,26 +93,22 @@ class HeaderReader : public nlohmann::json_sax<Json> {
         begin_field(text);
         break;
     }
-    return true;
   }
-  bool end_object() override {
+  void end_object() override {
     if (where_ == Where::Tensor) end_tensor();
     where_ = where_ == Where::Root ? Where::Done : Where::Root;
-    return true;
   }
-  bool start_array(std::size_t) override {
+  void begin_array() override {
     if (where_ != Where::Tensor || key_ == "dtype") unexpected();
     where_ = Where::List;
-    return true;
   }
-  bool end_array() override {
+  void end_array() override {
     if (key_ == "data_offsets" && offsets_ != 2) {
       fail(ErrorKind::BadFile, "{}: tensor {}: data_offsets has {} numbers, expected 2", place_, name(), offsets_);
     }
     where_ = Where::Tensor;
-    return true;
   }
-  bool parse_error(std::size_t position, const std::string&, const nlohmann::detail::exception&) override {
+  void error(std::size_t position) override {
     if (where_ == Where::Done) {
       fail(ErrorKind::BadFile, "{}: bytes follow the JSON object of the header, at header byte {}", place_, position);
     }
@@ -269,7 +261,7 @@ SafetensorsHeader parse_safetensors_header(std::string_view text, std::uint64_t 
 
   SafetensorsHeader header;
   HeaderReader reader(header, data_bytes, place);
-  Json::sax_parse(text.begin(), text.end(), &reader);
+  parse_json_events(text, reader);
   std::ranges::sort(header.tensors, {}, [](const TensorInfo& t) { return std::tie(t.begin, t.end, t.name); });
   index_names(header, place);
   check_layout(header, data_bytes, place);

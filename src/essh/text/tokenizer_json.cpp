@@ -193,15 +193,15 @@ void read_merges(const Part& model, const std::unordered_map<std::string_view, T
     std::string_view left;
     std::string_view right;
     if (merge.is_string()) {
-      const std::string_view line = merge.get_ref<const std::string&>();
+      const std::string_view line = merge.text();
       const std::size_t space = line.find(' ');
       if (space != std::string_view::npos && line.find(' ', space + 1) == std::string_view::npos) {
         left = line.substr(0, space);
         right = line.substr(space + 1);
       }
     } else if (merge.is_array() && merge.size() == 2 && merge[0].is_string() && merge[1].is_string()) {
-      left = merge[0].get_ref<const std::string&>();
-      right = merge[1].get_ref<const std::string&>();
+      left = merge[0].text();
+      right = merge[1].text();
     }
     if (left.empty() || right.empty()) {
       fail(ErrorKind::BadFile, "{}[{}] must be two tokens, \"a b\" or [\"a\", \"b\"]", model.name("merges"), rank);
@@ -237,7 +237,7 @@ void read_model(const Part& model, BpeSpec& spec) {
   if (!vocab.is_object()) fail(ErrorKind::BadFile, "{} must be an object", model.name("vocab"));
   std::unordered_map<std::string_view, TokenId> ids;
   ids.reserve(vocab.size());
-  for (const auto& [text, value] : vocab.get_ref<const Json::object_t&>()) {
+  for (const auto& [text, value] : vocab.items()) {
     const TokenId id = read_id(value, model.name("vocab"));
     if (static_cast<std::size_t>(id) >= spec.vocab.size()) spec.vocab.resize(static_cast<std::size_t>(id) + 1);
     VocabEntry& entry = spec.vocab[static_cast<std::size_t>(id)];

@@ -1,6 +1,6 @@
 #include "essh/text/tokenizer_nucleotide.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <array>
 

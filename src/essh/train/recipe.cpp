@@ -1,5 +1,6 @@
 #include "essh/train/recipe.h"
 
+#include <fmt/format.h>
 #include <yaml-cpp/yaml.h>
 
 #include <array>

@@ -1,5 +1,7 @@
 #include "essh/train/run_identity.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <random>
 #include <vector>

@@ -1,0 +1,1 @@
+// CMake makes a precompiled header for a target, and a target wants a source.
