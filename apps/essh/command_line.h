@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-// The command line of essh. CLI11 parses it, behind this header: including CLI11 costs a source ten seconds.
+// The command line of essh: a wrapper that keeps CLI11, 4.5 s of compilation, in command_line.cpp.
 namespace CLI {
 class App;
 class Option;

@@ -15,7 +15,7 @@ struct DeviceOptions {
   bool deterministic = false;
 
   void add_to(Verb& verb);
-  // Without --precision, for verbs that find it elsewhere.
+  // Without --precision, for verbs that take the precision from elsewhere.
   void add_places(Verb& verb);
   // --deterministic, of verbs that run several sequences at once.
   void add_deterministic(Verb& verb);
@@ -23,8 +23,8 @@ struct DeviceOptions {
   EngineOptions engine() const { return {.precision = chosen_precision(), .deterministic = deterministic}; }
 };
 
-// The stream that the options ask for. What is tuned on a GPU is read from and kept in the user's cache folder, so that
-// every run on one machine makes the same choices and gives the same bits.
+// The stream that the options ask for. Algorithms autotuned on a GPU are cached in the user's cache folder, so that
+// every process on one machine uses the same algorithms and gives the same bits.
 class OpenDevice {
  public:
   explicit OpenDevice(const DeviceOptions& options);

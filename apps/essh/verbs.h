@@ -1,8 +1,7 @@
 #pragma once
 #include "apps/essh/command_line.h"
 
-// Each verb adds its sub-command and, as callback, what runs it. Results go to standard output, words to standard
-// error.
+// Each function adds one verb with its options and callback. Results go to standard output, messages to standard error.
 namespace essh::verbs {
 
 void add_init(Verb& app);
@@ -22,7 +21,7 @@ void add_generate(Verb& app);
 void add_bench(Verb& app);
 void add_doctor(Verb& app);
 void add_help(Verb& app);
-// Hidden: writes what `cmake --install` puts beside the binary.
+// Hidden: writes the completion files and manual pages for `cmake --install`.
 void add_install_files(Verb& app);
 
 // All of them, in the order of the help.

@@ -12,8 +12,8 @@
 
 namespace essh {
 
-// A regular file open for reading by position; anything else is refused, without waiting for the writer of a pipe.
-// A file that shrinks under us is an error.
+// A regular file open for reading by position; anything else is refused, without waiting for the writer of a pipe. A
+// file that shrinks while it is read is an error.
 class InputFile {
  public:
   explicit InputFile(const std::filesystem::path& path);
@@ -36,8 +36,8 @@ class InputFile {
 };
 
 // Writes a file that appears whole or not at all: a temporary beside the target, fsync, rename, fsync of the folder.
-// Without commit() the temporary is removed. Links are followed, and a replaced file keeps its mode. A target that is
-// no regular file (a device, a pipe, /dev/stdout) is written to as it stands.
+// Without commit() the temporary is removed. Links are followed, and a replaced file keeps its mode. Targets that are
+// not regular files (devices, pipes, /dev/stdout) are written to directly.
 class DurableFile {
  public:
   explicit DurableFile(const std::filesystem::path& target);
@@ -49,7 +49,7 @@ class DurableFile {
   void write(std::string_view text) { write(std::as_bytes(std::span(text))); }
   std::uint64_t written() const { return written_; }
   void commit();
-  // Where the file will stand, links followed; nothing for a target that is written through.
+  // The final path, symbolic links resolved; empty if the target is written to directly.
   const std::optional<std::filesystem::path>& place() const { return place_; }
 
  private:

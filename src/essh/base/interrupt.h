@@ -3,11 +3,11 @@
 
 namespace essh {
 
-// While it lives, the first SIGINT or SIGTERM is only noted, for work that ends in order; a second one has its usual
-// effect. One at a time.
+// Defers the first SIGINT or SIGTERM for the lifetime of this object: requested() becomes true, so that work can end in
+// order. A second signal has its default effect. At most one instance at a time.
 class InterruptScope {
  public:
-  // `words` go to standard error when the signal comes; none for a rank that does not speak.
+  // `words` are printed to standard error when the signal arrives; empty prints nothing.
   explicit InterruptScope(std::string words);
   ~InterruptScope();
   InterruptScope(const InterruptScope&) = delete;

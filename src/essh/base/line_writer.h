@@ -8,11 +8,11 @@
 
 namespace essh {
 
-// Appends lines to a file from a thread of its own: whoever writes a line never waits for the disk.
+// Appends lines to a file from a background thread: write() never waits for the disk.
 class LineWriter {
  public:
   explicit LineWriter(const std::filesystem::path& path);
-  // Writes what is left.
+  // Writes the pending lines.
   ~LineWriter();
   LineWriter(const LineWriter&) = delete;
   LineWriter& operator=(const LineWriter&) = delete;

@@ -26,7 +26,7 @@ struct Memory {
 // Instructions the operating system has not enabled count as absent, memory respects a container's limit.
 Processor this_processor();
 Memory this_memory();
-// The most bytes of this process that were resident at once, so far; 0 when unknown.
+// Peak resident memory of this process in bytes; 0 when unknown.
 std::uint64_t peak_resident_memory();
 // Bytes of the last-level cache of the first core, 0 when unknown.
 std::uint64_t last_level_cache();

@@ -6,7 +6,7 @@
 
 namespace essh {
 
-// A line on standard error: what is done, how fast, how long still. On a terminal it redraws in place ten times a
+// A progress line on standard error: share done, rate, remaining time. On a terminal it redraws in place ten times a
 // second; in a pipe it prints a plain line every thirty seconds and one at the end. Quiet when `log::Level::Quiet` is
 // set.
 class Progress {
@@ -22,7 +22,7 @@ class Progress {
   Progress& operator=(const Progress&) = delete;
 
   void update(double done, std::string_view note = {});
-  // Without a note, the last one stands.
+  // An empty note keeps the last one.
   void finish(std::string_view note = {});
   double elapsed() const;
 

@@ -2,8 +2,8 @@
 
 namespace essh {
 
-// For the whole process, called once by the program: SIGINT, SIGTERM and SIGHUP remove its temporaries before they end
-// it, and a file that reaches the limit of its size (`ulimit -f`) is a failed write instead of the end.
+// Process-wide, called once by main(). SIGINT, SIGTERM and SIGHUP remove temporaries before they end the process;
+// reaching `ulimit -f` fails the write instead of ending the process.
 void install_signal_handlers();
 
 }  // namespace essh

@@ -4,8 +4,8 @@
 
 namespace essh {
 
-// The name NAME.tmp-PID beside NAME, under which a file or folder is written before it is renamed to NAME. What stands
-// there goes with this object, and when a signal ends the process (install_signal_handlers).
+// The name NAME.tmp-PID beside NAME, under which a file or folder is written before it is renamed to NAME. The
+// temporary is removed with this object, and when a signal ends the process (install_signal_handlers).
 class TemporaryPath {
  public:
   // Removes left-overs of the same target first. Creates nothing itself.
@@ -17,7 +17,7 @@ class TemporaryPath {
   const std::filesystem::path& path() const { return path_; }
   // From now on a signal leaves the path alone.
   void unguard();
-  // Nothing is removed any more: it was renamed.
+  // For after the rename: nothing is removed any more.
   void release();
 
  private:

@@ -5,7 +5,7 @@
 
 namespace essh {
 
-// A fixed team of threads, the caller among them. Work is cut the same way every time for a given team size.
+// A fixed team of threads that includes the caller. How work is partitioned depends on the team size only.
 class ThreadPool {
  public:
   explicit ThreadPool(int threads);

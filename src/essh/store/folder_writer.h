@@ -8,8 +8,8 @@ namespace essh {
 enum class ExistingFolder { Refuse, Replace };
 
 // Writes a folder that appears whole or not at all: files are written into folder(), a sibling NAME.tmp-PID, and
-// commit() syncs them, adds SHA256SUMS and renames. Without commit() the sibling is removed; what a crash left behind
-// goes when the same target is written again.
+// commit() syncs them, adds SHA256SUMS and renames. Without commit() the sibling is removed; leftovers of a crash are
+// removed by the next write to the same target.
 //
 // An existing target is refused, unless it is empty, or `existing` is Replace and its SHA256SUMS lists every file in
 // it: no file that this class has not written is removed. It is exchanged with the new one in a single step; where the

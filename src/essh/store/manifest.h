@@ -12,11 +12,11 @@ namespace essh {
 inline constexpr std::string_view kManifestName = "SHA256SUMS";
 
 // Writes SHA256SUMS over every file of the folder and its sub-folders, sorted by name, durably; `sha256sum -c` reads
-// it. A folder of ours is complete once it is there, so it comes last.
+// it. Written last: its presence marks the folder as complete.
 void write_manifest(const std::filesystem::path& folder);
 
 // Every listed file that is missing or has other contents, and every name of `required` that is not listed. A manifest
-// that is missing, empty or malformed is an Error. unlisted_files() finds the files that nobody vouches for.
+// that is missing, empty or malformed is an Error. unlisted_files() finds the files that the manifest does not cover.
 Problems check_manifest(const std::filesystem::path& folder, std::span<const std::string> required = {});
 
 // Files and links of the folder and its sub-folders that its manifest does not list, sorted; temporaries of other

@@ -7,7 +7,7 @@
 
 namespace essh {
 
-// essh.json of a model folder, as far as it says something; a folder without one has an empty kind.
+// The known fields of essh.json; without that file `kind` is empty.
 struct Provenance {
   std::string kind;           // "initial", "pretrained", "refined" or "export"
   std::string parent;         // hash of the family an export was cut from

@@ -7,7 +7,7 @@
 namespace essh {
 
 // A model whose weights stay as they are stored, ready to be sliced and packed for a device: a folder mapped into
-// memory, or parameters held in float32. Copies share the weights; never changes.
+// memory, or parameters held in float32. Immutable; copies share the weights.
 class StoredModel {
  public:
   // Maps the folder. Only what cannot be used in place is converted to float32: quantised matrices, tables that are not
