@@ -26,7 +26,7 @@ TEST_F(ResultProvenanceTest, NamesModelStageDataSeedAndBuild) {
   EXPECT_EQ(known.stage, "pretrained");
   const auto json = write_fields(known);
   std::vector<std::string> keys;
-  for (const auto& entry : json.items()) keys.push_back(entry.key());
+  for (const auto& [key, value] : json.items()) keys.push_back(key);
   EXPECT_EQ(keys, (std::vector<std::string>{"model_hash", "stage", "data_fingerprint", "seed", "build"}));
   EXPECT_EQ(json["seed"], 9);
   ResultProvenance again;
