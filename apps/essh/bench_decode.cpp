@@ -166,8 +166,8 @@ void add_bench_decode(Verb& verb) {
       ->capture_default_str();
   add_number(*kind, "-p,--n-prompt", o->prompts, "also reads prompts of these lengths", 1, Index{1} << 30)
       ->delimiter(',');
-  add_number(*kind, "-n,--steps,--n-gen", o->bench.steps, "timed steps", 1, 1 << 20)->capture_default_str();
-  add_number(*kind, "-d,--depth,--n-depth", o->depths, "tokens read before", 1, Index{1} << 30)
+  add_number(*kind, "-n,--steps", o->bench.steps, "timed steps", 1, 1 << 20)->capture_default_str();
+  add_number(*kind, "-d,--depth", o->depths, "tokens read before", 1, Index{1} << 30)
       ->delimiter(',')
       ->capture_default_str();
   add_number(*kind, "-b,--batch-size", o->batches, "sequences at once", 1, 1 << 16)
