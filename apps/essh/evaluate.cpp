@@ -3,6 +3,7 @@
 #include <memory>
 
 #include "apps/essh/device_options.h"
+#include "apps/essh/evaluate_verbs.h"
 #include "apps/essh/number_option.h"
 #include "apps/essh/verbs.h"
 #include "essh/base/json.h"
@@ -220,6 +221,9 @@ void add_evaluate(Verb& app) {
   verb->footer("Example: essh evaluate ppl runs/tiny --data data/heldout");
   add_perplexity(*verb);
   add_recall(*verb);
+  add_evaluate_tasks(*verb);
+  add_evaluate_niah(*verb);
+  add_evaluate_length(*verb);
 }
 
 }  // namespace essh::verbs

@@ -79,6 +79,7 @@ ESSH_NUMBER(float)
 ESSH_NUMBER(double)
 ESSH_NUMBER(std::vector<std::int32_t>)
 ESSH_NUMBER(std::vector<std::int64_t>)
+ESSH_NUMBER(std::vector<double>)
 #undef ESSH_NUMBER
 
 Option* add_seed(Verb& verb, std::uint64_t& value, const std::string& help) {

@@ -19,7 +19,7 @@ struct NumberOf<std::vector<T>> {
 
 // An option, or a list of numbers, that takes decimal numbers within [least, most] alone: no NaN, no infinity, no
 // wrapping, no octal. The range stands in the help behind the type. Every numeric option of a verb is made by this or
-// by add_seed(). Numbers are int, int64, uint64, float and double; lists are of int32 and int64.
+// by add_seed(). Numbers are int, int64, uint64, float and double; lists are of int32, int64 and double.
 template <class T>
 Option* add_number(Verb& verb, const std::string& names, T& value, const std::string& help,
                    std::type_identity_t<typename NumberOf<T>::Type> least,

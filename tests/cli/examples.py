@@ -17,7 +17,8 @@ DOCS = pathlib.Path(__file__).resolve().parents[2] / "docs"
 
 # What makes an example short. The words go behind it.
 SHORTER = {"train": ["--print-recipe"], "frontier": ["--depth", "8", "--steps", "2"], "evaluate ppl": ["--windows", "1"],
-           "evaluate recall": ["--samples", "4"], "verify": ["--length", "16"]}
+           "evaluate recall": ["--samples", "4"], "evaluate niah": ["--pairs", "1", "--depths", "0.5"], "evaluate length": ["--windows", "1"],
+           "evaluate tasks": ["--bootstrap", "1000"], "verify": ["--length", "16"]}
 # Sizes and devices that a test does not have: only the options are checked.
 ELSEWHERE = re.compile(r"--device cuda|\b1\.5b\b")
 
@@ -40,6 +41,20 @@ def from_docs():
                 # Brackets and bars describe a syntax, capitals stand for something.
                 if line.startswith("essh ") and not re.search(r"[\[|]|\.\.\.|\b[A-Z]{3,}\b", line):
                     yield page.name, line
+
+
+def make_questions(folder):
+    """One question for each of the reference tasks, in the form of its usual file."""
+    folder.mkdir()
+    science = {"question": {"stem": "word1?", "choices": [{"text": "word2", "label": "A"}, {"text": "word3", "label": "B"}]}, "answerKey": "B"}
+    files = {"lambada_test.jsonl": json.dumps({"text": "word1 word2 word3"}),
+             "hellaswag_val_full.txt": "word1: word2\n1\nword3\nword4\nword5\nword6",
+             "piqa_valid.jsonl": json.dumps({"goal": "word1", "sol1": "word2", "sol2": "word3"}), "piqa_valid-labels.lst": "1",
+             "ARC-Easy-Dev.jsonl": json.dumps(science), "ARC-Challenge-Dev.jsonl": json.dumps(science),
+             "winogrande_dev.jsonl": json.dumps({"sentence": "word1 _ word2", "option1": "word3", "option2": "word4", "answer": "2"}),
+             "openbookqa_dev.tsv": "Question Stem\tChoices\tAnswer Key\nword1\t(A) word2 (B) word3 (C) word4 (D) word5\tC"}
+    for name, text in files.items():
+        (folder / name).write_text(text + "\n")
 
 
 def make_workspace(place):
@@ -67,6 +82,7 @@ def make_workspace(place):
         "--set", "run.micro_batch=4", "--set", "run.validation_windows=2", "--set", "refine.batch=4")
     run("init", "tiny", "-o", "models/tiny", "--tokenizer", "tok/tokenizer.json", "--vocab-size", "8192")
     run("export", "models/tiny", "--tier", "T1,T4", "-o", "exports")
+    make_questions(place / "eval")
 
 
 class Examples(unittest.TestCase):

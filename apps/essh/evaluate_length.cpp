@@ -1,0 +1,88 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <memory>
+
+#include "apps/essh/device_options.h"
+#include "apps/essh/evaluate_verbs.h"
+#include "apps/essh/number_option.h"
+#include "apps/essh/output_file.h"
+#include "essh/base/file.h"
+#include "essh/base/json.h"
+#include "essh/evaluate/length_sweep.h"
+#include "essh/evaluate/tier_choice.h"
+#include "essh/store/run_folder.h"
+
+namespace essh::verbs {
+namespace {
+namespace fs = std::filesystem;
+
+struct Options {
+  std::string model, tokenizer, svg;
+  std::vector<std::string> tiers = {"all"};
+  std::vector<fs::path> data;
+  LengthOptions length;
+  DeviceOptions device;
+  bool json = false;
+};
+
+void print_table(const LengthReport& report, const std::string& model) {
+  const auto& o = report.options;
+  fmt::print("{}: perplexity by context length\n\n{:<10} {:>8}", model, "length", "windows");
+  for (const auto& tier : o.tiers) fmt::print(" {:>11}", tier.name);
+  fmt::print("\n");
+  for (std::size_t l = 0; l < o.lengths.size(); ++l) {
+    fmt::print("{:<10} {:>8}", o.lengths[l], report.results[l].windows);
+    for (std::size_t t = 0; t < o.tiers.size(); ++t)
+      fmt::print(" {:>11.3f}", report.results[t * o.lengths.size() + l].perplexity);
+    fmt::print("\n");
+  }
+}
+
+void run(const Options& o) {
+  if (!o.svg.empty()) check_output_file(o.svg);
+  OpenDevice device(o.device);
+  const auto folder = model_of_run(o.model);
+  Engine engine(StoredModel::open(folder), device.stream, o.device.engine());
+  auto options = o.length;
+  options.tiers = choose_tiers(folder, engine.config(), o.tiers);
+  const auto most = (*std::ranges::max_element(options.lengths) + 1) * options.windows;
+  const auto text =
+      EvaluationText::open(o.data, folder, o.tokenizer, static_cast<TokenId>(engine.config().eos_token_id), most);
+  const auto report = measure_lengths(engine, text, options);
+  if (!o.svg.empty()) write_durably(o.svg, to_svg(draw(report, o.model)));
+  if (o.json) {
+    fmt::print("{}\n",
+               to_text(to_json(report, o.model, provenance_of(engine.model(), folder, text.fingerprint(), 0)), 2));
+  } else {
+    print_table(report, o.model);
+  }
+}
+
+}  // namespace
+
+void add_evaluate_length(Verb& verb) {
+  auto* length = verb.add_subcommand("length", "perplexity at several context lengths, and by position");
+  auto o = std::make_shared<Options>();
+  length->add_option("MODEL", o->model, "a model folder or a run")->required();
+  length->add_option("--data", o->data, "a prepared dataset (its validation split), or files of text")->required();
+  add_number(*length, "--lengths", o->length.lengths, "tokens that a window predicts, from nothing", 1, Index{1} << 24)
+      ->delimiter(',')
+      ->capture_default_str();
+  add_number(*length, "--windows", o->length.windows, "of each length, or as many as the text has", 1, Index{1} << 32)
+      ->capture_default_str();
+  add_number(*length, "--bins", o->length.bins, "of the positions of a window", 1, Index{1} << 20)
+      ->capture_default_str();
+  length->add_option("--tiers,--tier", o->tiers, "all, or some: T1,T4,xi=0.3,18x1792")
+      ->delimiter(',')
+      ->capture_default_str();
+  length->add_option("--tokenizer", o->tokenizer, "a tokenizer for text files, when the model folder has none");
+  length->add_option("--svg", o->svg, "draw perplexity by length and loss by position");
+  o->device.add_to(*length);
+  o->device.add_deterministic(*length);
+  length->add_flag("--json", o->json, "print JSON, with the loss by position");
+  length->footer("Example: essh evaluate length runs/tiny --data heldout.txt --lengths 256,1024 --svg length.svg");
+  length->callback([o] { run(*o); });
+}
+
+}  // namespace essh::verbs

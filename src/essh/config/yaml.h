@@ -1,0 +1,12 @@
+#pragma once
+#include <string>
+
+#include "essh/base/json_fwd.h"
+
+namespace essh {
+
+// YAML text from outside as JSON; an empty document is an empty object. Quoted scalars are strings. Refuses duplicate
+// keys, deep nesting, too many values and text that is not UTF-8; `place` starts the message.
+Json parse_yaml(const std::string& text, const std::string& place);
+
+}  // namespace essh

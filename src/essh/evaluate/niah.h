@@ -1,0 +1,75 @@
+#pragma once
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "essh/base/json_fwd.h"
+#include "essh/decode/engine.h"
+#include "essh/evaluate/result_provenance.h"
+#include "essh/text/tokenizer.h"
+
+namespace essh {
+
+// A needle in a haystack: a sentence with a six-digit key among tokens of filler, and at the end the beginning of that
+// sentence again. Each pair of keys is tried at every depth and length.
+struct NiahOptions {
+  std::vector<Tier> tiers;
+  std::vector<Index> lengths = {2048};  // tokens before the key that is asked for
+  std::vector<double> depths = {0.1, 0.3, 0.5, 0.7, 0.9};
+  Index pairs = 256;
+  // The second key of a pair stands in the text and is expected, the first is its rival; otherwise the other way round.
+  bool counterfactual = true;
+  std::uint64_t seed = 1;
+  int bootstrap = 2000;  // resamples of key pairs, each with all its depths
+};
+
+struct NiahTrial {
+  std::size_t tier = 0;
+  Index length = 0;
+  std::size_t depth = 0;
+  Index pair = 0;
+  std::size_t filler = 0;  // where its stretch of filler begins
+  std::string expected = {}, rival = {};
+  double expected_score = 0, rival_score = 0;  // log-likelihoods of the two keys
+  bool first = false;                          // the first token of the expected key has the largest logit
+  bool full = false;                           // every token has, after the right ones before it
+};
+
+// A share of trials and half the width of its 95% interval.
+struct NiahShare {
+  double value = 0, half_width = 0;
+};
+
+struct NiahResult {
+  std::size_t tier = 0;
+  Index length = 0;
+  NiahShare margin = {}, first = {}, full = {};  // margin: the expected key scores higher than its rival
+  std::vector<double> full_by_depth = {};
+  std::vector<double> first_by_depth = {};
+};
+
+struct NiahReport {
+  NiahOptions options;
+  std::vector<Index> parameters;
+  std::vector<NiahTrial> trials;  // by tier, length, pair and depth
+  std::vector<NiahResult> results;
+};
+
+// `filler` is a stream of tokens; each pair takes a stretch of it from a place drawn at random, from the front again
+// after its end.
+NiahReport measure_niah(Engine& engine, const Tokenizer& tokenizer, std::span<const TokenId> filler,
+                        const NiahOptions& options);
+
+// Half the distance of the 2.5th and the 97.5th percentile (linear between samples) of the means of `resamples`
+// resamplings of clusters with Python's random.Random(seed).choices(). `sums` are those of clusters of `size` trials.
+double bootstrap_half_width(std::span<const double> sums, double size, int resamples, std::uint32_t seed);
+
+Json to_json(const NiahReport& report, const std::string& model, const ResultProvenance& provenance);
+// One trial, a line of the dump.
+Json to_json(const NiahTrial& trial, const NiahReport& report);
+
+// Filler for want of another: plain sentences, over and over.
+std::string niah_sentences();
+
+}  // namespace essh

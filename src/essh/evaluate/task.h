@@ -1,0 +1,89 @@
+#pragma once
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "essh/base/json_fwd.h"
+#include "essh/config/field.h"
+
+namespace essh {
+
+// A set of questions, as its YAML file describes it. Texts are templates over a record, see task_template.h.
+//   choices     each choice continues `text` after `delimiter`
+//   contexts    `continuation` follows each of them (partial scoring)
+//   neither     `continuation` follows `text` (cloze)
+struct TaskDescription {
+  std::string task;
+  std::string suite = {};
+  std::string text = {};
+  std::string text_filter = {};  // of the whole text
+  std::vector<std::string> contexts = {};
+  std::vector<std::string> choices = {};
+  std::string continuation = {};
+  std::string delimiter = " ";
+  std::string target = {};               // index of the right choice, or its label
+  std::vector<std::string> labels = {};  // of the choices
+  std::vector<std::string> metrics = {};
+  std::string main = {};     // the metric that enters the mean over tasks; empty: the first
+  std::string prepare = {};  // "race": fields text, options and answer from an article with several questions
+  // Where the records are.
+  std::vector<std::string> files = {};  // the first that exists
+  std::string format = "auto";
+  std::vector<std::string> fields = {};
+  std::string label_file = {};  // one line a record, which becomes the field "label"
+
+  bool is_cloze() const { return choices.empty() && contexts.empty(); }
+};
+
+template <class Visitor>
+void fields(Visitor& visit, TaskDescription& t) {
+  visit("task", t.task, Field{.help = "its name", .required = true});
+  visit("suite", t.suite, Field{.help = "a name for several tasks at once"});
+  visit("text", t.text, Field{.help = "the question"});
+  visit("text_filter", t.text_filter, Field{.help = "a filter of the whole text"});
+  visit("contexts", t.contexts, Field{.help = "one question for each choice"});
+  visit("choices", t.choices, Field{.help = "possible continuations"});
+  visit("continuation", t.continuation, Field{.help = "what follows the text or each context"});
+  visit("delimiter", t.delimiter, Field{.help = "between text and choice, or context and continuation"});
+  visit("target", t.target, Field{.help = "index or label of the right choice"});
+  visit("labels", t.labels, Field{.help = "labels of the choices"});
+  visit("metrics", t.metrics, Field{.help = "acc, acc_norm, acc_bytes; cloze: perplexity, acc"});
+  visit("main", t.main, Field{.help = "the metric that enters the mean"});
+  visit("prepare", t.prepare, Field{.help = "race"});
+  visit("files", t.files, Field{.help = "file names; the first that exists is read", .required = true});
+  visit("format", t.format, Field{.help = "auto, json, csv, tsv, lines, parquet"});
+  visit("fields", t.fields, Field{.help = "lines: names of a record's lines"});
+  visit("label_file", t.label_file, Field{.help = "a file with one label a line"});
+}
+
+// A continuation whose likelihood is asked for.
+struct TaskRequest {
+  std::string context, continuation;
+};
+
+struct TaskItem {
+  std::vector<TaskRequest> requests = {};  // one for each choice; cloze: one
+  std::size_t gold = 0;
+  std::vector<double> characters = {}, bytes = {};  // of each choice
+};
+
+struct Task {
+  TaskDescription description;
+  std::filesystem::path file;
+  std::string fingerprint;  // SHA-256 over the description and every request
+  std::vector<TaskItem> items;
+
+  const std::string& main_metric() const;
+};
+
+// Names of the tasks that the program brings along, and the YAML text of one.
+std::vector<std::string> task_names();
+std::string task_yaml(const std::string& name);
+// What `--task` means: YAML files, names of tasks and of suites, each task once.
+std::vector<std::string> expand_tasks(const std::vector<std::string>& names);
+
+// Reads a task by its name or YAML file. Its data files are looked for in `folders`; for a YAML file also beside it.
+// At most `limit` items, 0: all.
+Task load_task(const std::string& name_or_path, const std::vector<std::filesystem::path>& folders, std::size_t limit);
+
+}  // namespace essh
