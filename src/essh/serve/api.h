@@ -1,0 +1,70 @@
+#pragma once
+#include <filesystem>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "essh/serve/chat_template.h"
+#include "essh/serve/completion.h"
+#include "essh/serve/http_server.h"
+
+namespace essh::serve {
+
+struct ApiOptions {
+  std::filesystem::path folder = {};  // of the model
+  std::string name = {};              // of the model, in requests and replies
+  std::string tier = "full";          // for requests that name none
+  ChatTemplate chat = ChatTemplate::ChatMl;
+  std::vector<std::string> keys = {};   // none: everybody may ask
+  std::vector<std::string> hosts = {};  // accepted in the Host header, in lower case; none: all
+  RequestLimits limits = {};
+  std::uint64_t max_body = 16u << 20;
+  std::size_t max_capacities = 8;  // beside the named tiers: each is packed and stays in memory
+};
+
+// The endpoints. One model answers at any of its capacities.
+class Api : public Handler {
+ public:
+  // All outlive it. Fails if the default tier does not exist.
+  Api(ApiOptions options, const Engine& engine, const Tokenizer& tokenizer, Scheduler& scheduler, Metrics& metrics);
+
+  std::optional<HttpReply> refuse(const HttpRequest& head) override;
+  bool quick(const HttpRequest& request) const override;
+  void handle(HttpRequest request, std::shared_ptr<Exchange> exchange) noexcept override;
+  HttpReply malformed(int status, const std::string& message) override;
+  void drain() override { scheduler_.drain(); }
+  bool idle() const override { return scheduler_.idle(); }
+  void stop() override { scheduler_.stop(); }
+  bool broken() const override { return scheduler_.broken(); }
+
+ private:
+  HttpReply health() const;
+  HttpReply metrics() const;
+  HttpReply models() const;
+  HttpReply model(const std::string& id);
+  HttpReply tokenizer_info() const;
+  HttpReply tokenize(const HttpRequest& request) const;
+  HttpReply detokenize(const HttpRequest& request) const;
+  HttpReply answer(const HttpRequest& request);
+  void generate(const HttpRequest& request, const std::shared_ptr<Exchange>& exchange);
+  std::vector<EncodedPrompt> encode(const GenerationRequest& request) const;
+  EncodedPrompt encode(const Prompt& prompt, bool add_special_tokens) const;
+  Tier tier_of(const std::string& model);
+  Json describe(const std::string& id, const Tier& tier) const;
+  Json body_of(const HttpRequest& request) const;
+
+  ApiOptions options_;
+  const Engine& engine_;
+  const Tokenizer& tokenizer_;
+  Scheduler& scheduler_;
+  Metrics& metrics_;
+  Tier default_tier_;
+  std::vector<Tier> tiers_;
+  std::vector<std::string> key_hashes_;
+  std::string hash_;
+  std::int64_t started_;
+  std::mutex mutex_;
+  std::vector<Capacity> capacities_;
+};
+
+}  // namespace essh::serve

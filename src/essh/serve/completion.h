@@ -1,0 +1,88 @@
+#pragma once
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "essh/base/json_fwd.h"
+#include "essh/serve/scheduler.h"
+#include "essh/serve/schema.h"
+#include "essh/text/stop_strings.h"
+
+namespace essh::serve {
+
+// A token's text as log-probabilities name it: "bytes:\xE2" where its bytes are no UTF-8, "token_id:7" where it has
+// none or the caller asks for ids. Different tokens have different names unless their bytes are the same.
+std::string token_name(const Tokenizer& tokenizer, TokenId id, bool as_id = false);
+
+// What stands in every reply.
+struct ReplyHead {
+  std::string id = {}, model = {}, fingerprint = {};
+  std::int64_t created = 0;
+};
+
+// A prompt as it is fed and as `echo` shows it.
+struct EncodedPrompt {
+  std::vector<TokenId> tokens = {};
+  std::string text = {};
+  bool from_text = false;
+};
+
+// Tokens of a job as text: one JSON reply, or a stream of chunks.
+class Completion : public Listener {
+ public:
+  // The tokenizer outlives it. `answered` hears the status at the end.
+  Completion(GenerationRequest request, std::vector<EncodedPrompt> prompts, ReplyHead head, const Tokenizer& tokenizer,
+             std::shared_ptr<Exchange> exchange, std::function<void(int)> answered);
+
+  // The job that this is the listener of; `self` is this object.
+  Job job(Tier tier, std::shared_ptr<Listener> self) const;
+
+  bool gone() const override { return exchange_->gone(); }
+  void accepted() override;
+  void prompt_cached(std::size_t prompt, std::size_t tokens) override;
+  void prompt_scored(std::size_t prompt, std::span<const Scored> scored) override;
+  bool token(std::size_t text, TokenId token, bool shown, const Scored* scored) override;
+  void ended(std::size_t text, Finish finish) override;
+  void failed(const HttpError& error) override;
+
+ private:
+  // Log-probabilities of some tokens.
+  struct Logs {
+    std::vector<Scored> scored = {};
+    std::vector<std::size_t> offsets = {};  // in characters of the text
+    bool from_start = false;                // the first has nothing before it
+  };
+  struct Choice {
+    StreamDecoder decoder;
+    StopStrings stops;
+    std::string text = {};  // not sent yet
+    Logs logs = {};         // likewise
+    std::size_t characters = 0;
+    std::int64_t made = 0;
+    bool begun = false;
+    const char* finish = nullptr;
+  };
+
+  void start(std::size_t text);
+  void send_chunk(std::size_t text);
+  void finish();
+  Json logprobs(const Logs& logs) const;
+  Json usage() const;
+  std::string chunk(const std::string& choices, const Json& usage) const;
+
+  GenerationRequest request_;
+  std::vector<EncodedPrompt> prompts_;
+  ReplyHead head_;
+  const Tokenizer& tokenizer_;
+  std::shared_ptr<Exchange> exchange_;
+  std::function<void(int)> answered_;
+  std::vector<Logs> prompt_logs_;
+  std::vector<Choice> choices_;
+  std::string chunk_head_;
+  std::size_t open_;
+  std::size_t cached_ = 0;  // tokens of prompts
+};
+
+}  // namespace essh::serve

@@ -1,0 +1,75 @@
+#pragma once
+#include <atomic>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+// HTTP without a library: what the API reads and writes. http_server.cpp alone knows sockets.
+namespace essh::serve {
+
+struct HttpRequest {
+  std::string method = {};  // HEAD arrives as GET
+  std::string path = {};    // without the query
+  std::string host = {}, authorization = {}, content_type = {};
+  std::string body = {};
+};
+
+struct HttpReply {
+  int status = 200;
+  std::string body = {};
+  std::string content_type = "application/json";
+  std::vector<std::pair<std::string, std::string>> headers = {};
+};
+
+// A request that is answered with an error.
+class HttpError : public std::runtime_error {
+ public:
+  HttpError(int status, const std::string& message, std::string param = "", std::string code = "")
+      : std::runtime_error(message), status_(status), param_(std::move(param)), code_(std::move(code)) {}
+
+  int status() const { return status_; }
+  // {"error": {"message", "type", "param", "code"}}
+  std::string body() const;
+  // With Retry-After for 429 and 503.
+  HttpReply reply() const;
+
+ private:
+  int status_;
+  std::string param_, code_;
+};
+
+// Any exception as the answer to its request: Usage and the like are the caller's fault, OutOfMemory is 503.
+HttpError as_http_error(const std::exception& error);
+
+// "OK", "Too Many Requests".
+std::string_view reason_phrase(int status);
+// Status line, headers and, unless `head_only`, the body.
+std::string format_reply(const HttpReply& reply, bool keep_alive, bool head_only = false);
+// The head of a stream of server-sent events.
+std::string format_event_head(bool chunked);
+// Bytes of a stream as one chunk of a chunked transfer.
+std::string format_chunk(std::string_view bytes);
+inline constexpr std::string_view kLastChunk = "0\r\n\r\n";
+// "data: TEXT\n\n"; the text has no line breaks.
+std::string format_event(std::string_view text);
+
+// The answer to one request: one reply, or a stream of events. May be called from any thread. Once the client is gone
+// nothing is sent.
+class Exchange {
+ public:
+  virtual ~Exchange() = default;
+
+  virtual void send(HttpReply reply) = 0;
+  virtual void start_events() = 0;
+  virtual void event(std::string text) = 0;
+  virtual void end_events() = 0;
+
+  bool gone() const { return gone_.load(std::memory_order_relaxed); }
+
+ protected:
+  std::atomic<bool> gone_{false};
+};
+
+}  // namespace essh::serve

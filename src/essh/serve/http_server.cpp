@@ -1,0 +1,560 @@
+#include "essh/serve/http_server.h"
+
+#include "essh/base/error.h"
+
+#if ESSH_HAVE_BOOST
+#include <sys/resource.h>
+
+#include <boost/asio/bind_executor.hpp>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/post.hpp>
+#include <boost/asio/signal_set.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <boost/asio/strand.hpp>
+#include <boost/asio/thread_pool.hpp>
+#include <boost/asio/write.hpp>
+#include <boost/beast/core/flat_buffer.hpp>
+#include <boost/beast/http/parser.hpp>
+#include <boost/beast/http/read.hpp>
+#include <boost/beast/http/string_body.hpp>
+#include <chrono>
+#include <csignal>
+#include <mutex>
+#include <thread>
+#include <unordered_set>
+#include <vector>
+
+#include "essh/base/log.h"
+
+namespace essh::serve {
+namespace {
+
+namespace asio = boost::asio;
+namespace beast = boost::beast;
+namespace http = beast::http;
+using tcp = asio::ip::tcp;
+using Code = boost::system::error_code;
+
+constexpr std::uint32_t kHeaderBytes = 16 << 10;
+constexpr std::size_t kReadAhead = 4 << 10;
+
+std::chrono::steady_clock::duration seconds(double count) {
+  return std::chrono::duration_cast<std::chrono::steady_clock::duration>(std::chrono::duration<double>(count));
+}
+
+class Connection;
+
+// What all connections share.
+struct Shared {
+  const HttpOptions& options;
+  Handler& handler;
+  asio::thread_pool& workers;
+  std::atomic<std::uint64_t> bodies{0};
+  std::atomic<bool> draining{false};
+  std::mutex mutex = {};
+  std::unordered_set<Connection*> open = {};
+};
+
+// Room for the body of a request while it is read and parsed.
+class BodyRoom {
+ public:
+  BodyRoom() = default;
+  BodyRoom(Shared& shared, std::uint64_t bytes) : shared_(&shared), bytes_(bytes) { shared.bodies += bytes; }
+  BodyRoom(BodyRoom&& other) noexcept : shared_(std::exchange(other.shared_, nullptr)), bytes_(other.bytes_) {}
+  BodyRoom& operator=(BodyRoom&& other) noexcept {
+    std::swap(shared_, other.shared_);
+    std::swap(bytes_, other.bytes_);
+    return *this;
+  }
+  ~BodyRoom() {
+    if (shared_) shared_->bodies -= bytes_;
+  }
+
+ private:
+  Shared* shared_ = nullptr;
+  std::uint64_t bytes_ = 0;
+};
+
+// One request of a connection and the way back.
+class ConnectionExchange : public Exchange, public std::enable_shared_from_this<ConnectionExchange> {
+ public:
+  explicit ConnectionExchange(std::shared_ptr<Connection> connection) : connection_(std::move(connection)) {}
+  void send(HttpReply reply) override;
+  void start_events() override;
+  void event(std::string text) override;
+  void end_events() override;
+  void leave() { gone_ = true; }
+
+ private:
+  std::shared_ptr<Connection> connection_;
+};
+
+// A client. All members but the atomic ones belong to its strand. While a request is answered one read stays under way,
+// to notice a client that leaves; its buffer is empty then.
+class Connection : public std::enable_shared_from_this<Connection> {
+ public:
+  Connection(tcp::socket socket, Shared& shared)
+      : socket_(std::move(socket)), timer_(socket_.get_executor()), stall_(socket_.get_executor()), shared_(shared) {
+    ++shared_.handler.connections;
+    const std::lock_guard lock(shared_.mutex);
+    shared_.open.insert(this);
+  }
+  ~Connection() {
+    --shared_.handler.connections;
+    const std::lock_guard lock(shared_.mutex);
+    shared_.open.erase(this);
+  }
+
+  void start() {
+    asio::post(socket_.get_executor(), [self = shared_from_this()] { self->read_ahead(); });
+  }
+
+  // Answers and closes without reading.
+  void turn_away(const HttpReply& reply) {
+    asio::post(socket_.get_executor(), [self = shared_from_this(), bytes = format_reply(reply, false)] {
+      self->close_after_ = true;
+      self->write(bytes);
+    });
+  }
+
+  // Ends a connection without a request.
+  void wind_up() {
+    asio::post(socket_.get_executor(), [self = shared_from_this()] {
+      if (!self->exchange_ && !self->parser_ && !self->writing_ && !self->ending_) self->close();
+    });
+  }
+
+  void send(const std::shared_ptr<ConnectionExchange>& exchange, const HttpReply& reply) {
+    if (exchange != exchange_) return;
+    close_after_ = close_after_ || shared_.draining;
+    exchange_.reset();
+    write(format_reply(reply, !close_after_, head_only_));
+  }
+
+  void start_events(const std::shared_ptr<ConnectionExchange>& exchange) {
+    if (exchange != exchange_) return;
+    streaming_ = true;
+    close_after_ = close_after_ || !chunked_;
+    write(format_event_head(chunked_));
+    keep_alive();
+  }
+
+  void stream(const std::shared_ptr<ConnectionExchange>& exchange, const std::string& bytes) {
+    unread_ -= bytes.size();
+    if (exchange != exchange_ || !streaming_) return;
+    write(chunked_ ? format_chunk(bytes) : bytes);
+  }
+
+  void end_events(const std::shared_ptr<ConnectionExchange>& exchange) {
+    if (exchange != exchange_) return;
+    streaming_ = false;
+    close_after_ = close_after_ || shared_.draining;
+    exchange_.reset();
+    write(chunked_ ? std::string(kLastChunk) : std::string());
+  }
+
+  void close() {
+    if (closed_) return;
+    if (exchange_) exchange_->leave();
+    exchange_.reset();
+    closed_ = true;
+    timer_.cancel();
+    stall_.cancel();
+    Code ignored;
+    socket_.shutdown(tcp::socket::shutdown_both, ignored);
+    socket_.close(ignored);
+  }
+
+  // Bytes on their way to the strand: counted so that a client that does not read is noticed at once.
+  bool may_queue(std::size_t bytes) {
+    return unread_.fetch_add(bytes) + bytes + waiting_.load() <= shared_.options.max_unread;
+  }
+  asio::any_io_executor executor() { return socket_.get_executor(); }
+
+ private:
+  // Waits for the first byte of a request, or for the end of the client.
+  void read_ahead() {
+    if (closed_ || reading_) return;
+    reading_ = true;
+    if (!exchange_) arm(shared_.options.idle_seconds, [this] { close(); });
+    socket_.async_read_some(buffer_.prepare(kReadAhead), [self = shared_from_this()](Code code, std::size_t bytes) {
+      self->reading_ = false;
+      if (self->closed_ || self->ending_) return;
+      if (code) return self->close();
+      self->buffer_.commit(bytes);
+      if (!self->exchange_ && !self->writing_) self->read_request();
+    });
+  }
+
+  void read_request() {
+    if (closed_ || parser_) return;
+    parser_.emplace();
+    parser_->header_limit(kHeaderBytes);
+    parser_->body_limit(shared_.options.max_body);
+    arm(shared_.options.header_seconds, [this] { refuse(408, "the head of the request took too long"); });
+    http::async_read_header(socket_, buffer_, *parser_, [self = shared_from_this()](Code code, std::size_t) {
+      if (self->closed_ || self->ending_) return;
+      if (code) return self->fail_read(code);
+      self->read_body();
+    });
+  }
+
+  void read_body() {
+    const auto& head = parser_->get();
+    const auto field = [&](http::field name) { return std::string(head[name]); };
+    const std::string target(head.target());
+    request_ = {.method = head.method() == http::verb::head ? "GET" : std::string(head.method_string()),
+                .path = target.substr(0, target.find('?')),
+                .host = field(http::field::host),
+                .authorization = field(http::field::authorization),
+                .content_type = field(http::field::content_type)};
+    head_only_ = head.method() == http::verb::head;
+    chunked_ = head.version() >= 11;
+    close_after_ = !parser_->keep_alive();
+    if (auto reply = shared_.handler.refuse(request_)) return answer_and_close(*reply);
+    const auto length = parser_->content_length();
+    const auto bytes = length ? *length : parser_->chunked() ? shared_.options.max_body : 0;
+    if (bytes > shared_.options.max_body) return fail_read(http::error::body_limit);
+    if (bytes > 0 && shared_.bodies + bytes > shared_.options.max_bodies)
+      return refuse(503, "too many large requests at once; send the request again");
+    room_ = BodyRoom(shared_, bytes);
+    if (beast::iequals(head[http::field::expect], "100-continue")) write("HTTP/1.1 100 Continue\r\n\r\n");
+    arm(shared_.options.body_seconds, [this] { refuse(408, "the body of the request took too long"); });
+    http::async_read(socket_, buffer_, *parser_, [self = shared_from_this()](Code code, std::size_t) {
+      if (self->closed_ || self->ending_) return;
+      if (code) return self->fail_read(code);
+      self->handle();
+    });
+  }
+
+  void handle() {
+    ++timer_use_;
+    timer_.cancel();
+    request_.body = std::move(parser_->get().body());
+    parser_.reset();
+    exchange_ = std::make_shared<ConnectionExchange>(shared_from_this());
+    if (shared_.handler.quick(request_)) {
+      shared_.handler.handle(std::move(request_), exchange_);
+    } else {
+      asio::post(shared_.workers,
+                 [&handler = shared_.handler, request = std::move(request_), exchange = exchange_,
+                  room = std::move(room_)]() mutable { handler.handle(std::move(request), std::move(exchange)); });
+    }
+    room_ = {};
+    // With bytes of a next request in the buffer the client is there; its end is noticed by writing.
+    if (buffer_.size() == 0) read_ahead();
+  }
+
+  void fail_read(Code code) {
+    if (code == http::error::end_of_stream || code == asio::error::eof || code == asio::error::connection_reset ||
+        code == asio::error::operation_aborted)
+      return close();
+    if (code == http::error::header_limit) return refuse(431, "the head of the request is too large");
+    if (code == http::error::body_limit)
+      return refuse(413, fmt::format("the body is larger than {} bytes", shared_.options.max_body));
+    if (code.category() != http::make_error_code(http::error::bad_target).category()) return close();
+    refuse(400, "not a valid HTTP request");
+  }
+
+  void refuse(int status, const std::string& message) { answer_and_close(shared_.handler.malformed(status, message)); }
+
+  void answer_and_close(const HttpReply& reply) {
+    if (closed_ || std::exchange(ending_, true)) return;
+    close_after_ = true;
+    room_ = {};
+    write(format_reply(reply, false, head_only_));
+  }
+
+  void write(const std::string& bytes) {
+    if (closed_) return;
+    pending_ += bytes;
+    waiting_ = pending_.size() + out_.size();
+    if (!writing_) flush();
+  }
+
+  void flush() {
+    if (pending_.empty()) return written();
+    writing_ = true;
+    out_ = std::exchange(pending_, {});
+    stall_.expires_after(seconds(shared_.options.stall_seconds));
+    stall_.async_wait([self = shared_from_this()](Code code) {
+      if (!code) self->close();
+    });
+    asio::async_write(socket_, asio::buffer(out_), [self = shared_from_this()](Code code, std::size_t) {
+      self->writing_ = false;
+      self->stall_.cancel();
+      self->out_.clear();
+      self->waiting_ = self->pending_.size();
+      if (code) return self->close();
+      self->flush();
+    });
+  }
+
+  // All that was to be said has left.
+  void written() {
+    if (closed_ || exchange_) return;
+    if (parser_ && !ending_) return;  // after "100 Continue"
+    if (close_after_) return linger();
+    if (reading_) return arm(shared_.options.idle_seconds, [this] { close(); });
+    if (buffer_.size() > 0) return read_request();
+    read_ahead();
+  }
+
+  // A client that still sends would lose the reply by a reset: its bytes are read and dropped for a while. The parser
+  // and the buffer stay: a read may be under way.
+  void linger() {
+    ending_ = true;
+    Code ignored;
+    socket_.shutdown(tcp::socket::shutdown_send, ignored);
+    socket_.cancel(ignored);
+    arm(2, [this] { close(); });
+    drop();
+  }
+
+  void drop() {
+    socket_.async_read_some(asio::buffer(scrap_), [self = shared_from_this()](Code code, std::size_t) {
+      if (code) return self->close();
+      self->drop();
+    });
+  }
+
+  void keep_alive() {
+    arm(shared_.options.keep_alive_seconds, [this] {
+      if (!streaming_) return;
+      const std::string comment = ": keep-alive\n\n";
+      if (!writing_) write(chunked_ ? format_chunk(comment) : comment);
+      keep_alive();
+    });
+  }
+
+  template <class Action>
+  void arm(double after, Action action) {
+    const auto use = ++timer_use_;
+    timer_.expires_after(seconds(after));
+    timer_.async_wait([self = shared_from_this(), use, action](Code code) {
+      if (!code && use == self->timer_use_ && !self->closed_) action();
+    });
+  }
+
+  tcp::socket socket_;
+  asio::steady_timer timer_, stall_;
+  Shared& shared_;
+  beast::flat_buffer buffer_{kHeaderBytes + (64 << 10)};
+  std::optional<http::request_parser<http::string_body>> parser_;
+  HttpRequest request_;
+  BodyRoom room_;
+  std::shared_ptr<ConnectionExchange> exchange_;
+  std::string pending_, out_;
+  std::array<char, 4096> scrap_{};
+  std::atomic<std::size_t> unread_{0}, waiting_{0};
+  std::uint64_t timer_use_ = 0;
+  bool reading_ = false, writing_ = false, closed_ = false, close_after_ = false, head_only_ = false, chunked_ = true;
+  bool streaming_ = false, ending_ = false;
+};
+
+void ConnectionExchange::send(HttpReply reply) {
+  if (gone()) return;
+  asio::post(connection_->executor(),
+             [self = shared_from_this(), reply = std::move(reply)] { self->connection_->send(self, reply); });
+}
+
+void ConnectionExchange::start_events() {
+  if (gone()) return;
+  asio::post(connection_->executor(), [self = shared_from_this()] { self->connection_->start_events(self); });
+}
+
+void ConnectionExchange::event(std::string text) {
+  if (gone()) return;
+  auto bytes = format_event(text);
+  if (!connection_->may_queue(bytes.size())) {
+    leave();
+    asio::post(connection_->executor(), [self = shared_from_this()] { self->connection_->close(); });
+    return;
+  }
+  asio::post(connection_->executor(),
+             [self = shared_from_this(), bytes = std::move(bytes)] { self->connection_->stream(self, bytes); });
+}
+
+void ConnectionExchange::end_events() {
+  if (gone()) return;
+  asio::post(connection_->executor(), [self = shared_from_this()] { self->connection_->end_events(self); });
+}
+
+// As many files as the system lets this process have: each client is one.
+void raise_file_limit() {
+  struct rlimit limit {};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  limit.rlim_cur = limit.rlim_max;
+  ::setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+class Server {
+ public:
+  Server(const HttpOptions& options, Handler& handler)
+      : options_(options), shared_{options, handler, workers_}, signals_(strand_, SIGINT, SIGTERM) {}
+
+  void run(const std::function<void(int)>& listening) {
+    raise_file_limit();
+    listen();
+    listening(acceptor_.local_endpoint().port());
+    accept();
+    watch();
+    wait_for_signal();
+    std::vector<std::thread> threads;
+    for (int i = 1; i < options_.threads; ++i) threads.emplace_back([this] { run_handlers(); });
+    run_handlers();
+    for (auto& thread : threads) thread.join();
+    workers_.join();
+    shared_.handler.stop();  // nobody speaks to a connection any more
+    for (const auto& connection : open_connections()) connection->close();
+  }
+
+ private:
+  // An exception of one handler, for want of memory say, ends neither the thread nor the server.
+  void run_handlers() {
+    for (;;) {
+      try {
+        io_.run();
+        return;
+      } catch (const std::exception& error) {
+        log::warn("serve: {}", error.what());
+      }
+    }
+  }
+
+  void listen() {
+    Code code;
+    const auto address = asio::ip::make_address(options_.host == "localhost" ? "127.0.0.1" : options_.host, code);
+    if (code)
+      fail(ErrorKind::Usage, "--host must be an IP address such as 127.0.0.1 or 0.0.0.0, not {}", options_.host);
+    const tcp::endpoint endpoint(address, static_cast<unsigned short>(options_.port));
+    acceptor_.open(endpoint.protocol(), code);
+    if (!code) acceptor_.set_option(tcp::acceptor::reuse_address(true), code);
+    if (!code) acceptor_.bind(endpoint, code);
+    if (!code) acceptor_.listen(4096, code);
+    if (code) {
+      fail(ErrorKind::Usage, "cannot listen on {}:{} ({}); choose another --host or --port", options_.host,
+           options_.port, code.message());
+    }
+  }
+
+  void accept() {
+    acceptor_.async_accept(asio::make_strand(io_), [this](Code code, tcp::socket socket) {
+      if (!acceptor_.is_open() || code == asio::error::operation_aborted) return;
+      if (code) {  // no file left, say: clients that leave make room
+        pause_.expires_after(std::chrono::milliseconds(100));
+        pause_.async_wait([this](Code cancelled) {
+          if (!cancelled) accept();
+        });
+        return;
+      }
+      admit(std::move(socket));
+      accept();
+    });
+  }
+
+  void admit(tcp::socket socket) {
+    try {
+      Code ignored;
+      socket.set_option(tcp::no_delay(true), ignored);
+      const bool full = shared_.handler.connections >= options_.max_connections;
+      const auto connection = std::make_shared<Connection>(std::move(socket), shared_);
+      if (full) return connection->turn_away(shared_.handler.malformed(503, "too many connections; try again"));
+      connection->start();
+    } catch (const std::exception& error) {
+      log::warn("serve: a connection was dropped: {}", error.what());
+    }
+  }
+
+  void wait_for_signal() {
+    signals_.async_wait([this](Code code, int) {
+      if (code) return;
+      if (shared_.draining) {
+        deadline_ = std::chrono::steady_clock::now();
+      } else {
+        log::info("stopping: running requests have {:g} s to end; a second signal ends them", options_.drain_seconds);
+        drain();
+      }
+      wait_for_signal();
+    });
+  }
+
+  void drain() {
+    shared_.draining = true;
+    shared_.handler.drain();
+    Code ignored;
+    acceptor_.close(ignored);
+    deadline_ = std::chrono::steady_clock::now() + seconds(options_.drain_seconds);
+  }
+
+  // Every 50 ms: what has ended, and whether all has.
+  void watch() {
+    poll_.expires_after(std::chrono::milliseconds(50));
+    poll_.async_wait([this](Code code) {
+      if (code) return;
+      if (shared_.handler.broken() && !shared_.draining) drain();
+      if (shared_.draining && finish_drain()) return io_.stop();
+      watch();
+    });
+  }
+
+  bool finish_drain() {
+    const auto now = std::chrono::steady_clock::now();
+    if (now >= deadline_) shared_.handler.stop();
+    if (!shared_.handler.idle()) return false;
+    for (const auto& connection : open_connections()) connection->wind_up();
+    if (shared_.handler.connections == 0) return true;
+    // Replies that are still on their way have a little longer.
+    if (!idle_since_) idle_since_ = now;
+    return now - *idle_since_ > std::chrono::seconds(3);
+  }
+
+  std::vector<std::shared_ptr<Connection>> open_connections() {
+    std::vector<std::shared_ptr<Connection>> open;
+    const std::lock_guard lock(shared_.mutex);
+    for (auto* connection : shared_.open) {
+      if (auto held = connection->weak_from_this().lock()) open.push_back(std::move(held));
+    }
+    return open;
+  }
+
+  const HttpOptions& options_;
+  asio::thread_pool workers_{2};
+  Shared shared_;
+  asio::io_context io_;
+  // What the server itself does, one thing at a time.
+  asio::strand<asio::io_context::executor_type> strand_ = asio::make_strand(io_);
+  tcp::acceptor acceptor_{strand_};
+  asio::steady_timer pause_{strand_}, poll_{strand_};
+  asio::signal_set signals_;
+  std::chrono::steady_clock::time_point deadline_{};
+  std::optional<std::chrono::steady_clock::time_point> idle_since_;
+};
+
+}  // namespace
+
+bool can_serve() {
+  return true;
+}
+
+void serve_http(const HttpOptions& options, Handler& handler, const std::function<void(int)>& listening) {
+  Server server(options, handler);
+  server.run(listening);
+  if (handler.broken()) fail(ErrorKind::Device, "the device failed while serving; see the messages above");
+}
+
+}  // namespace essh::serve
+#else
+namespace essh::serve {
+
+bool can_serve() {
+  return false;
+}
+
+void serve_http(const HttpOptions&, Handler&, const std::function<void(int)>&) {
+  fail(ErrorKind::Unsupported, "this build cannot serve; install Boost 1.74 or later (libboost-dev) and build again");
+}
+
+}  // namespace essh::serve
+#endif

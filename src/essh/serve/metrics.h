@@ -1,0 +1,54 @@
+#pragma once
+#include <array>
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <span>
+#include <string>
+#include <tuple>
+#include <vector>
+
+namespace essh::serve {
+
+// Counts of values in ranges, as Prometheus keeps them.
+class Histogram {
+ public:
+  explicit Histogram(std::vector<double> bounds) : bounds_(std::move(bounds)), counts_(bounds_.size() + 1) {}
+  void observe(double value);
+  // Lines of NAME_bucket, NAME_sum and NAME_count.
+  void print(std::string& text, const std::string& name) const;
+
+ private:
+  std::vector<double> bounds_;  // rising
+  std::vector<std::uint64_t> counts_;
+  double sum_ = 0;
+};
+
+// What is so at this moment.
+struct Gauges {
+  std::int64_t running = 0, queued = 0, connections = 0, state_bytes = 0, cache_bytes = 0;
+};
+
+// Everything that /metrics tells. May be used from any thread.
+class Metrics {
+ public:
+  enum Duration { FirstToken, BetweenTokens, Request, Queue, Prompt, kDurations };
+
+  Metrics();
+  void answered(const std::string& endpoint, int status, const std::string& tier);
+  void prompt_tokens(std::int64_t computed, std::int64_t cached);
+  void generated_tokens(std::int64_t count);
+  void cancelled(const std::string& reason);
+  void observe(Duration duration, double seconds);
+  // Prometheus text format 0.0.4.
+  std::string text(const Gauges& gauges) const;
+
+ private:
+  mutable std::mutex mutex_;
+  std::map<std::tuple<std::string, int, std::string>, std::uint64_t> requests_;
+  std::map<std::string, std::uint64_t> cancelled_;
+  std::uint64_t computed_ = 0, cached_ = 0, generated_ = 0;
+  std::vector<Histogram> durations_;
+};
+
+}  // namespace essh::serve

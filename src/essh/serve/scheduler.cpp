@@ -1,0 +1,426 @@
+#include "essh/serve/scheduler.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <map>
+
+#include "essh/base/error.h"
+#include "essh/base/log.h"
+
+namespace essh::serve {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+HttpError shutting_down() {
+  return {503, "the server is shutting down; send the request again", "", "shutting_down"};
+}
+
+}  // namespace
+
+Scored score(std::span<const float> logits, TokenId token, int alternatives) {
+  float most = -INFINITY;
+  for (const float logit : logits) most = logit > most ? logit : most;
+  double sum = 0;
+  for (const float logit : logits) sum += std::isnan(logit) ? 0 : std::exp(static_cast<double>(logit) - most);
+  const double log_sum = most + std::log(sum);
+  const auto logprob = [&](TokenId id) {
+    const double value = logits[static_cast<std::size_t>(id)] - log_sum;
+    return value >= kLeastLogprob ? static_cast<float>(value) : kLeastLogprob;  // NaN too
+  };
+  Scored scored{.token = token, .logprob = logprob(token)};
+  // Few are wanted of many: an insertion into a short sorted list, ties in the order of ids.
+  std::vector<TokenId> best;
+  const auto count = static_cast<std::size_t>(std::max(alternatives, 0));
+  const auto above = [&](TokenId a, TokenId b) {
+    return logits[static_cast<std::size_t>(a)] > logits[static_cast<std::size_t>(b)];
+  };
+  for (std::size_t i = 0; i < logits.size() && count > 0; ++i) {
+    const auto id = static_cast<TokenId>(i);
+    if (std::isnan(logits[i]) || (best.size() == count && !above(id, best.back()))) continue;
+    if (best.size() == count) best.pop_back();
+    best.insert(std::ranges::upper_bound(best, id, above), id);
+  }
+  for (const auto id : best) scored.top.emplace_back(id, logprob(id));
+  return scored;
+}
+
+// A job with texts that have not ended.
+struct Scheduler::Active {
+  Job job;
+  Clock::time_point arrived = Clock::now();
+  std::size_t open = 0;  // texts
+  std::int64_t tokens = 0;
+  bool drawn = false;
+  bool over = false;
+};
+
+// A prompt of several choices: the first takes it in, the others go on from its state.
+struct Scheduler::Shared {
+  StateSnapshot state;
+  std::vector<float> logits;
+  std::vector<std::unique_ptr<Text>> siblings;
+  bool ready = false;
+};
+
+struct Scheduler::Text {
+  std::shared_ptr<Active> active;
+  std::size_t number, prompt;
+  Sampler sampler;
+  std::shared_ptr<Shared> shared = nullptr;
+  Slot slot = {};
+  std::size_t fed = 0;     // tokens of the prompt
+  std::uint64_t turn = 0;  // the step of the last piece
+  std::int64_t made = 0;   // tokens drawn
+  TokenId last = -1;
+  std::vector<TokenId> drawn = {};  // for the cache
+  std::map<TokenId, std::int64_t> counts = {};
+  Clock::time_point since = Clock::now();
+  bool over = false;
+
+  const std::vector<TokenId>& tokens() const { return active->job.prompts[prompt]; }
+  bool prompted() const { return fed == tokens().size(); }
+};
+
+Scheduler::Scheduler(Engine& engine, SchedulerOptions options, Metrics& metrics)
+    : engine_(engine), options_(options), metrics_(metrics), cache_(options.cache_bytes) {
+  // Whole chunks of the scan, and as many as `essh logits` takes: the same bits.
+  score_piece_ = std::clamp<Index>((Index{16} << 20) / engine.config().vocab_size / 64 * 64, 64, 512);
+  if (options_.prompt_piece <= 0) options_.prompt_piece = engine.stream().device() == Device::Cpu ? 512 : 8192;
+  thread_ = std::thread([this] { work(); });
+}
+
+Scheduler::~Scheduler() {
+  stop();
+}
+
+void Scheduler::stop() {
+  draining_ = true;
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+    wake_.notify_one();
+  }
+  std::call_once(joined_, [this] { thread_.join(); });
+}
+
+Gauges Scheduler::gauges() const {
+  const std::int64_t running = held_;
+  return {.running = running,
+          .queued = std::max<std::int64_t>(0, load_ - running),
+          .connections = 0,
+          .state_bytes = state_bytes_,
+          .cache_bytes = cache_bytes_};
+}
+
+void Scheduler::submit(Job job) {
+  if (draining_) throw shutting_down();
+  auto active = std::make_shared<Active>(Active{.job = std::move(job)});
+  const auto& j = active->job;
+  active->open = j.texts();
+  for (const auto& prompt : j.prompts) active->tokens += static_cast<std::int64_t>(prompt.size());
+  std::vector<std::unique_ptr<Text>> texts;
+  for (std::size_t prompt = 0; prompt < j.prompts.size(); ++prompt) {
+    const auto shared = j.n > 1 ? std::make_shared<Shared>() : nullptr;
+    for (std::int64_t choice = 0; choice < j.n; ++choice) {
+      auto sampling = j.sampling;
+      sampling.seed += static_cast<std::uint64_t>(choice);
+      auto text = std::make_unique<Text>(
+          Text{.active = active,
+               .number = prompt * static_cast<std::size_t>(j.n) + static_cast<std::size_t>(choice),
+               .prompt = prompt,
+               .sampler = Sampler(sampling),
+               .shared = shared});
+      (choice == 0 ? texts : shared->siblings).push_back(std::move(text));
+    }
+  }
+  const std::lock_guard lock(mutex_);
+  if (stopping_) throw shutting_down();
+  if (load_ + static_cast<std::int64_t>(active->open) > options_.max_slots + options_.max_queue ||
+      queued_tokens_ + active->tokens > options_.max_queued_tokens) {
+    throw HttpError(429,
+                    fmt::format("the server is busy: at most {} texts run and {} texts or {} prompt tokens wait",
+                                options_.max_slots, options_.max_queue, options_.max_queued_tokens),
+                    "", "overloaded");
+  }
+  j.listener->accepted();
+  load_ += static_cast<std::int64_t>(active->open);
+  queued_tokens_ += active->tokens;
+  for (auto& text : texts) inbox_.push_back(std::move(text));
+  wake_.notify_one();
+}
+
+void Scheduler::work() {
+  for (;;) {
+    {
+      std::unique_lock lock(mutex_);
+      wake_.wait(lock, [&] { return stopping_ || !inbox_.empty() || !waiting_.empty() || !running_.empty(); });
+      for (auto& text : inbox_) waiting_.push_back(std::move(text));
+      inbox_.clear();
+      if (stopping_) break;
+    }
+    try {
+      sweep();
+      admit();
+      step();
+      sweep();
+    } catch (const std::exception& error) {
+      log::warn("serve: {}", error.what());
+      const HttpError shown(500, error.what());
+      for (auto& text : running_) fail(*text->active, shown);
+    }
+  }
+  for (auto* texts : {&waiting_, &running_}) {
+    for (auto& text : *texts) fail(*text->active, shutting_down());
+  }
+  sweep();
+}
+
+// Runs what a job causes: its exception ends this job alone.
+template <class Body>
+void Scheduler::guarded(Active& job, const Body& body) {
+  try {
+    body();
+  } catch (const std::exception& error) {
+    fail(job, as_http_error(error));
+  }
+}
+
+void Scheduler::fail(Active& job, const HttpError& error) {
+  if (job.over) return;
+  job.over = true;
+  try {
+    job.job.listener->failed(error);
+  } catch (const std::exception& again) {
+    log::warn("serve: an error could not be reported: {}", again.what());
+  }
+  load_ -= static_cast<std::int64_t>(job.open);
+  queued_tokens_ -= job.tokens;
+}
+
+// Lets go of texts that have ended, have failed or whose client has left.
+void Scheduler::sweep() {
+  for (auto* texts : {&waiting_, &running_}) {
+    for (auto& text : *texts) {
+      auto& active = *text->active;
+      if (!active.over && active.job.listener->gone()) {
+        metrics_.cancelled("disconnected");
+        fail(active, HttpError(499, "the client has left"));
+      }
+      if ((active.over || text->over) && text->slot != Slot{}) engine_.close(std::exchange(text->slot, Slot{}));
+      if (active.over && text->shared) text->shared->siblings.clear();  // they own it in turn
+    }
+    std::erase_if(*texts, [](const auto& text) { return text->over || text->active->over; });
+  }
+  std::int64_t bytes = 0;
+  for (const auto& text : running_) bytes += static_cast<std::int64_t>(engine_.state_bytes(text->slot));
+  held_ = static_cast<std::int64_t>(running_.size());
+  state_bytes_ = bytes;
+  cache_bytes_ = static_cast<std::int64_t>(cache_.bytes());
+}
+
+void Scheduler::admit() {
+  while (!waiting_.empty() && std::ssize(running_) < options_.max_slots) {
+    auto text = std::move(waiting_.front());
+    waiting_.erase(waiting_.begin());
+    const auto active = text->active;
+    guarded(*active, [&] { start(std::move(text)); });
+  }
+}
+
+void Scheduler::start(std::unique_ptr<Text> text) {
+  const auto& job = text->active->job;
+  metrics_.observe(Metrics::Queue, seconds_since(text->active->arrived));
+  const bool ready = text->shared && text->shared->ready;
+  if (job.max_tokens == 0 && (ready || !job.score_prompt)) {
+    if (text->shared && !ready) {
+      for (auto& sibling : text->shared->siblings) end(*sibling, Finish::Length);
+    }
+    end(*text, Finish::Length);
+    return;
+  }
+  const auto& tokens = text->tokens();
+  const auto window = static_cast<std::size_t>(job.sampling.repetition_window);
+  for (std::size_t i = tokens.size() - std::min(window, tokens.size()); i < tokens.size(); ++i)
+    text->sampler.see(tokens[i]);
+  PrefixCache::Found found;
+  if (!ready && !job.score_prompt) {
+    found = cache_.find(job.tier.capacity, job.salt, tokens);
+    // Nothing can be drawn without the logits at the end of the prompt.
+    if (found.tokens == tokens.size() && found.state->logits.empty())
+      found = cache_.find(job.tier.capacity, job.salt, std::span(tokens).first(tokens.size() - 1));
+  }
+  text->slot = ready         ? engine_.restore(job.tier, text->shared->state)
+               : found.state ? engine_.restore(job.tier, found.state->state)
+                             : engine_.open(job.tier);
+  text->since = Clock::now();
+  running_.push_back(std::move(text));
+  auto& started = *running_.back();
+  if (!ready && !found.state) return;
+  started.fed = ready ? tokens.size() : found.tokens;
+  metrics_.prompt_tokens(0, static_cast<std::int64_t>(started.fed));
+  if (ready) return draw(started, started.shared->logits);
+  job.listener->prompt_cached(started.prompt, found.tokens);
+  if (started.prompted()) finish_prompt(started, found.state->logits, true);
+}
+
+void Scheduler::step() {
+  std::vector<Chunk> chunks;
+  std::vector<Text*> owners, prompts;
+  for (const auto& text : running_) {
+    if (text->over || text->active->over) continue;
+    if (!text->prompted()) {
+      prompts.push_back(text.get());
+      continue;
+    }
+    chunks.push_back({.slot = text->slot, .tokens = {&text->last, 1}});
+    owners.push_back(text.get());
+  }
+  // Whoever has waited longest for a piece comes first.
+  std::ranges::stable_sort(prompts, {}, [](const Text* text) { return text->turn; });
+  ++steps_;
+  std::size_t taken = 0, scored = 0;
+  for (auto* text : prompts) {
+    const auto& job = text->active->job;
+    const auto piece = static_cast<std::size_t>(job.score_prompt ? score_piece_ : options_.prompt_piece);
+    const auto count = std::min(piece, text->tokens().size() - text->fed);
+    if (taken > 0 && taken + count > static_cast<std::size_t>(options_.prompt_piece)) continue;
+    if (job.score_prompt && scored > 0 && scored + count > static_cast<std::size_t>(score_piece_)) continue;
+    taken += count;
+    if (job.score_prompt) scored += count;
+    const bool last = text->fed + count == text->tokens().size();
+    chunks.push_back({.slot = text->slot,
+                      .tokens = std::span(text->tokens()).subspan(text->fed, count),
+                      .wanted = job.score_prompt             ? Wanted::All
+                                : last && job.max_tokens > 0 ? Wanted::Last
+                                                             : Wanted::Nothing});
+    owners.push_back(text);
+    text->turn = steps_;
+  }
+  if (chunks.empty()) return;
+  try {
+    engine_.run(chunks, outputs_);
+  } catch (const std::exception& error) {
+    log::warn("serve: a step of {} texts failed: {}", chunks.size(), error.what());
+    const auto* known = dynamic_cast<const Error*>(&error);
+    if (known && known->kind() == ErrorKind::Device) broken_ = true;
+    const auto reported = as_http_error(error);
+    const HttpError shown(reported.status() == 503 ? 503 : 500, reported.what());
+    for (auto* text : owners) fail(*text->active, shown);
+    return;
+  }
+  for (std::size_t i = 0; i < owners.size(); ++i) {
+    auto& text = *owners[i];
+    if (text.active->over) continue;
+    guarded(*text.active, [&] { take(text, chunks[i].tokens.size(), outputs_.entries[i]); });
+  }
+}
+
+void Scheduler::take(Text& text, std::size_t fed, const Outputs::Entry& entry) {
+  const auto& job = text.active->job;
+  const auto row = [&](Index i) {
+    return std::span(entry.logits.data + i * entry.logits.stride, static_cast<std::size_t>(entry.logits.cols));
+  };
+  if (text.prompted()) return draw(text, row(0));
+  const auto& tokens = text.tokens();
+  if (job.score_prompt) {
+    std::vector<Scored> scored;
+    for (std::size_t i = 0; i < fed && text.fed + i + 1 < tokens.size(); ++i)
+      scored.push_back(score(row(static_cast<Index>(i)), tokens[text.fed + i + 1], job.logprobs));
+    job.listener->prompt_scored(text.prompt, scored);
+  }
+  text.fed += fed;
+  metrics_.prompt_tokens(static_cast<std::int64_t>(fed), 0);
+  if (!text.prompted()) return;
+  metrics_.observe(Metrics::Prompt, seconds_since(text.since));
+  std::span<const float> logits;
+  if (job.max_tokens > 0) logits = row(entry.logits.rows - 1);
+  finish_prompt(text, logits, false);
+}
+
+// `known`: the state came from the cache.
+void Scheduler::finish_prompt(Text& text, std::span<const float> logits, bool known) {
+  const auto& job = text.active->job;
+  const bool kept = cache_.enabled() && !known && job.max_tokens > 0;
+  if (kept || (text.shared && job.max_tokens > 0)) {
+    auto state = std::make_shared<PrefixState>(
+        PrefixState{.state = engine_.snapshot(text.slot), .logits = {logits.begin(), logits.end()}});
+    if (text.shared) {
+      text.shared->state = state->state;
+      text.shared->logits = state->logits;
+    }
+    if (kept) cache_.put(job.tier.capacity, job.salt, text.tokens(), std::move(state));
+  }
+  if (text.shared) {
+    text.shared->ready = true;
+    waiting_.insert(waiting_.begin(), std::make_move_iterator(text.shared->siblings.begin()),
+                    std::make_move_iterator(text.shared->siblings.end()));
+    text.shared->siblings.clear();
+  }
+  if (job.max_tokens == 0) return end(text, Finish::Length);
+  draw(text, logits);
+}
+
+void Scheduler::draw(Text& text, std::span<const float> logits) {
+  auto& active = *text.active;
+  const auto& job = active.job;
+  auto chosen = logits;
+  if (!job.logit_bias.empty() || (!text.counts.empty() && (job.presence_penalty != 0 || job.frequency_penalty != 0))) {
+    adjusted_.assign(logits.begin(), logits.end());
+    for (const auto& [id, bias] : job.logit_bias) adjusted_[static_cast<std::size_t>(id)] += bias;
+    for (const auto& [id, count] : text.counts) {
+      adjusted_[static_cast<std::size_t>(id)] -=
+          static_cast<float>(job.presence_penalty + job.frequency_penalty * static_cast<double>(count));
+    }
+    chosen = adjusted_;
+  }
+  TokenId token = -1;
+  try {
+    token = text.sampler.draw(chosen);
+  } catch (const Error& error) {
+    throw HttpError(500, error.what());  // the model's fault, not the caller's
+  }
+  text.sampler.see(token);
+  ++text.made;
+  metrics_.generated_tokens(1);
+  if (text.made > 1) {
+    metrics_.observe(Metrics::BetweenTokens, seconds_since(text.since));
+  } else if (!std::exchange(active.drawn, true)) {
+    metrics_.observe(Metrics::FirstToken, seconds_since(active.arrived));
+  }
+  text.since = Clock::now();
+  if (job.presence_penalty != 0 || job.frequency_penalty != 0) ++text.counts[token];
+  const bool eos = token == engine_.config().eos_token_id && !job.ignore_eos;
+  Scored scored;
+  if (job.logprobs >= 0) scored = score(logits, token, job.logprobs);
+  const bool more = job.listener->token(text.number, token, !eos, job.logprobs >= 0 ? &scored : nullptr);
+  if (eos || !more) return end(text, Finish::Stop);
+  if (text.made == job.max_tokens) return end(text, Finish::Length);
+  text.last = token;
+  if (cache_.enabled()) text.drawn.push_back(token);
+}
+
+void Scheduler::end(Text& text, Finish finish) {
+  auto& active = *text.active;
+  text.over = true;
+  // The last token was never fed. A next turn begins with the others.
+  if (!text.drawn.empty() && text.slot != Slot{}) {
+    auto tokens = text.tokens();
+    tokens.insert(tokens.end(), text.drawn.begin(), text.drawn.end());
+    cache_.put(active.job.tier.capacity, active.job.salt, tokens,
+               std::make_shared<PrefixState>(PrefixState{.state = engine_.snapshot(text.slot)}));
+  }
+  active.job.listener->ended(text.number, finish);
+  --load_;
+  if (--active.open > 0) return;
+  active.over = true;
+  queued_tokens_ -= active.tokens;
+  metrics_.observe(Metrics::Request, seconds_since(active.arrived));
+}
+
+}  // namespace essh::serve
