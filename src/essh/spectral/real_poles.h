@@ -19,7 +19,7 @@ struct RealPoleFits {
 
 // Orthogonal matching pursuit over 1000 rates -log(rho), log-spaced on [1e-4, 2]: each step adds the decay that
 // correlates most with what is left and fits all readouts anew. The poles of a smaller fit are the first of a larger
-// one. The paper does not say how it chose its real poles; this gives its table.
+// one. The paper does not say how it chose its real poles; this method was searched for and comes closest to its table.
 RealPoleFits fit_real_poles(const HankelFilters& filters, int modes);
 
 // The error of reconstructing the weighted family mu(lambda) from the first `kept` channels, each by its fit: the sum
