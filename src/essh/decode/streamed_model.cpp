@@ -5,6 +5,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "essh/base/log.h"
 #include "essh/kernels/clear.h"
 
 namespace essh {
@@ -110,6 +111,7 @@ std::unique_ptr<StreamedModel<T>> StreamedModel<T>::make(const Model<T>& model, 
       made->tune();
     } catch (const Error& e) {
       if (e.kind() != ErrorKind::OutOfMemory) throw;
+      log::warn("single tokens run kernel by kernel, which is slower: {}", e.what());
       return nullptr;
     }
     return made;

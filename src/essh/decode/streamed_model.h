@@ -19,8 +19,6 @@ class StreamedModel {
 
   // Most sequences of one step.
   Index sequences() const { return limits_.sequences; }
-  // Reads the weights of one step, in bytes.
-  Index bytes_per_step() const { return tiles_ * kTileBytes; }
 
   // Advances up to sequences() sequences by one token whose position is below `longest`. logits: sequences x
   // vocabulary; keys: one each, zero before.
