@@ -20,13 +20,27 @@ endif()
 
 # Parsed once for the whole tree: half of the time of a small source. Headers of the system only, so that no edit here
 # builds everything again; a source still includes what it uses (the debug preset builds without this).
+# A compiler may refuse it to a source with another level of optimisation, and parses the headers again.
+set(CMAKE_PCH_WARN_INVALID OFF)
 add_library(essh_precompiled OBJECT ${PROJECT_SOURCE_DIR}/cmake/precompiled.cpp)
 target_link_libraries(essh_precompiled PRIVATE essh_options)
 target_precompile_headers(essh_precompiled PRIVATE
   $<$<COMPILE_LANGUAGE:CXX>:${PROJECT_SOURCE_DIR}/cmake/precompiled.h>)
+# For targets without a loop worth optimising: -O1 takes two thirds of the time, and GCC 13 on x86 refuses a header that was
+# precompiled with more. essh_cold(TARGET) makes a target one of them.
+function(essh_cold target)
+  if(CMAKE_BUILD_TYPE STREQUAL Release)
+    target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-O1>)
+  endif()
+endfunction()
+add_library(essh_precompiled_cold OBJECT ${PROJECT_SOURCE_DIR}/cmake/precompiled.cpp)
+target_link_libraries(essh_precompiled_cold PRIVATE essh_options)
+target_precompile_headers(essh_precompiled_cold PRIVATE
+  $<$<COMPILE_LANGUAGE:CXX>:${PROJECT_SOURCE_DIR}/cmake/precompiled.h>)
+essh_cold(essh_precompiled_cold)
 
 # essh_library(FOLDER [COLD names...] [LINK targets...]): every source of src/essh/FOLDER as one static library. COLD sources
-# (or ALL) have no loop worth optimising and are compiled with -O1, which takes two thirds of the time.
+# (or ALL) are compiled with -O1.
 function(essh_library name)
   cmake_parse_arguments(ARG "" "" "COLD;LINK" ${ARGN})
   file(GLOB sources CONFIGURE_DEPENDS *.cpp cpu/*.cpp)
@@ -37,11 +51,16 @@ function(essh_library name)
   if(sources)
     add_library(essh_${name} STATIC ${sources})
     target_link_libraries(essh_${name} PUBLIC essh_options ${ARG_LINK})
+    if(ARG_COLD STREQUAL ALL)
+      target_precompile_headers(essh_${name} REUSE_FROM essh_precompiled_cold)
+      essh_cold(essh_${name})
+      return()
+    endif()
     target_precompile_headers(essh_${name} REUSE_FROM essh_precompiled)
     if(CMAKE_BUILD_TYPE STREQUAL Release)
       foreach(source IN LISTS sources)
         get_filename_component(stem ${source} NAME_WE)
-        if(ARG_COLD STREQUAL ALL OR stem IN_LIST ARG_COLD)
+        if(stem IN_LIST ARG_COLD)
           set_source_files_properties(${source} PROPERTIES COMPILE_OPTIONS -O1)
         endif()
       endforeach()
@@ -62,9 +81,11 @@ function(essh_test folder)
     add_executable(${name}_test ${sources})
     target_include_directories(${name}_test PRIVATE ${PROJECT_SOURCE_DIR})
     target_link_libraries(${name}_test PRIVATE ${ARG_LINK} GTest::gtest_main)
-    target_precompile_headers(${name}_test REUSE_FROM essh_precompiled_tests)
-    if(NOT ARG_HEAVY AND CMAKE_BUILD_TYPE STREQUAL Release)
-      target_compile_options(${name}_test PRIVATE -O1)
+    if(ARG_HEAVY)
+      target_precompile_headers(${name}_test REUSE_FROM essh_precompiled)
+    else()
+      target_precompile_headers(${name}_test REUSE_FROM essh_precompiled_tests)
+      essh_cold(${name}_test)
     endif()
     add_test(NAME ${name} COMMAND ${name}_test)
     add_dependencies(essh_tests ${name}_test)
