@@ -242,8 +242,12 @@ inline void check_generate(Stream& stream, EngineOptions options) {
     for (std::size_t step = 0; step < kSteps; ++step) {
       Sampler greedy(SamplingOptions{});
       const Chunk chunk{.slot = single[b], .tokens = {&token, 1}, .sampler = &greedy};
-      const auto drawn = engine.run({&chunk, 1}).entries[0].token;
-      ASSERT_EQ(together[step * kSlots + b], drawn) << "slot " << b << ", step " << step;
+      const auto outputs = engine.run({&chunk, 1});
+      const auto drawn = outputs.entries[0].token;
+      const auto other = together[step * kSlots + b];
+      const auto logits = outputs.entries[0].logits;
+      ASSERT_EQ(other, drawn) << "slot " << b << ", step " << step << ", token " << token << ", logits "
+                              << logits(0, other) - logits(0, drawn) << " apart at " << logits(0, drawn);
       token = drawn;
     }
     EXPECT_EQ(engine.position(slots[b]), engine.position(single[b]));

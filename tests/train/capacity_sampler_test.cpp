@@ -48,6 +48,18 @@ TEST(CapacitySampler, TheShareHoldsForAnyNumberOfMicroBatches) {
     EXPECT_NEAR(share_of_full(make({}), 0, kSteps, micro), 0.775, 0.02) << micro;
 }
 
+TEST(CapacitySampler, TheSmallestBudgetHasAShareOfItsOwn) {
+  const auto sampler = make({.full_share = 0.5, .smallest_share = 0.6});
+  std::map<double, int> counts;
+  for (Index step = 0; step < kSteps; ++step) {
+    for (const double budget : sampler.draw(step, 1e12, 4)) ++counts[budget];
+  }
+  const double reduced = 2.0 * kSteps;
+  EXPECT_NEAR(counts.begin()->second / reduced, 0.6 + 0.04, 0.04);
+  EXPECT_EQ(counts.size(), 10u);
+  EXPECT_NEAR(std::next(counts.begin())->second / reduced, 0.04, 0.015);
+}
+
 TEST(CapacitySampler, TheSharesOfARecipeAreCountedBeforeTheRun) {
   const auto shares = [](std::vector<std::string> settings) {
     settings.insert(settings.end(), {"run.steps=4000", "run.batch=8", "run.micro_batch=4", "data.context=256",

@@ -18,8 +18,9 @@ void expect_close(const Curve& found, const Curve& exact, const char* arm, doubl
 }
 
 TEST_F(TrainerTest, TwentyStepsFollowTheReferenceInDouble) {
-  for (const char* arm : {"elastic.kl=0.5", "elastic.kl=0", "elastic.label=1.5", "elastic.mixer_scale=0.25",
-                          "elastic.mixer_scale=0", "optimizer.clip=0.1", "optimizer.schedule=wsd"}) {
+  for (const char* arm :
+       {"elastic.kl=0.5", "elastic.kl=0", "elastic.label=1.5", "elastic.mixer_scale=0.25", "elastic.mixer_scale=0",
+        "elastic.joint=true", "optimizer.clip=0.1", "optimizer.schedule=wsd"}) {
     Setup setup(recipe({"elastic.ordering_period=0", arm}), 2);
     const auto trainer = setup.trainer();
     ReferenceTrainer reference(make_pretraining(setup.recipe, setup.config)->settings, setup.recipe, setup.config,

@@ -55,6 +55,7 @@ class ReferenceTrainer {
         learn(batch, full_capacity(config_), {});
       } else {
         const auto teacher = log_probabilities(batch, full_capacity(config_), weights_.weights());
+        if (e.joint) learn(batch, full_capacity(config_), {});
         learn(batch, capacity_at(config_, budget),
               {.label = e.label, .kl = e.kl, .ffn_gradient = e.ffn_scale, .mixer_gradient = e.mixer_scale}, teacher);
       }

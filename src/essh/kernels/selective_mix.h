@@ -5,7 +5,7 @@
 
 namespace essh {
 
-// Gates, value blend and scan as one, for passes that keep nothing for a gradient: all that lies between the
+// Gates, value blend and scan or step as one, for passes that keep nothing for a gradient: all that lies between the
 // projections of a spectral mixer and its output. The CUDA version shares the kernels of selective_scan_forward.cu and
 // stands there.
 template <class T>
@@ -21,6 +21,9 @@ struct SelectiveMix {
   Matrix<T> z;                            // (=) tokens x (channels * width); does not alias v0
   Vector<Wide<T>* const> leaving;  // (=) state after the last token; may be empty, leaving[b] may equal entering[b]
   double factor_range = admitted_decay<Wide<T>>();
+
+  // States that each advance by one token: steps of the recurrence, not chunks of one.
+  bool single_tokens() const { return length == 1 && entering.size > 0 && leaving.size > 0; }
 };
 
 template <class T>
@@ -42,6 +45,16 @@ void run_parts(Stream& stream, const SelectiveMix<T>& op, Matrix<Wide<T>> write,
                               .read = read,
                               .clock = clock});
   run(stream, ValueBlendForward<T>{.v0 = op.v0, .blend = op.blend, .v = op.v0, .width = op.width, .eps = op.eps});
+  if (op.single_tokens())
+    return run(stream, SelectiveStep<T>{.width = op.width,
+                                        .v = op.v0,
+                                        .write = write,
+                                        .read = read,
+                                        .clock = clock,
+                                        .modes = op.modes,
+                                        .entering = op.entering,
+                                        .leaving = op.leaving,
+                                        .z = op.z});
   run(stream, SelectiveScanForward<T>{.sequences = op.sequences,
                                       .length = op.length,
                                       .width = op.width,

@@ -155,25 +155,9 @@ class SpectralMixer : public Mixer<T> {
     linear.forward(pass, weights, u, projection);
     for (const auto& segment : sequences.segments) {
       const auto rows = [&](Matrix<T> m) { return m.middle(segment.first_row, segment.sequences * segment.length); };
-      const auto entering = sequences.states<const W>(sequences.entering, first_part, segment);
-      const auto leaving = sequences.states<W>(sequences.leaving, first_part, segment);
-      if (segment.length > 1) {
-        mix(pass, weights, segment.sequences, segment.length, rows(projection), entering, rows(z), leaving);
-        continue;
-      }
-      SpectralTape<T> step;
-      step.projection = rows(projection);
-      step.z = rows(z);
-      gate(pass, weights, step);
-      launch(pass.stream, SelectiveStep<T>{.width = width_,
-                                           .v = blended(pass, weights, step),
-                                           .write = step.write,
-                                           .read = step.read,
-                                           .clock = step.clock,
-                                           .modes = tables(weights, pass.capacity),
-                                           .entering = entering,
-                                           .leaving = leaving,
-                                           .z = step.z});
+      mix(pass, weights, segment.sequences, segment.length, rows(projection),
+          sequences.states<const W>(sequences.entering, first_part, segment), rows(z),
+          sequences.states<W>(sequences.leaving, first_part, segment));
     }
     add_output(pass, weights, z, x, x);
   }
@@ -184,7 +168,8 @@ class SpectralMixer : public Mixer<T> {
     return StackedLinear({{value_, values}, {write_, rows}, {read_, rows}, {clock_, rows}});
   }
 
-  // z = the scan of the projections, without a tape; states, when there are any, go on from where they were.
+  // z = the scan of the projections, or a step of each, without a tape; states, when there are any, go on from where
+  // they were.
   void mix(const Pass& pass, const Weights& weights, Index sequences, Index length, Matrix<T> projection,
            Vector<const W* const> entering, Matrix<T> z, Vector<W* const> leaving) const {
     const auto linear = projections(pass.capacity);

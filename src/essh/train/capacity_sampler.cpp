@@ -120,6 +120,10 @@ std::vector<double> CapacitySampler::draw(Index step, double tokens_seen, Index 
     const bool reserved = std::floor((before + 1) * reduced + 1e-9) <= std::floor(before * reduced + 1e-9);
     if (reserved) continue;
     Rng rng(seed_ ^ 0xca9ac17aULL, static_cast<std::uint64_t>(step) * 0x100000 + static_cast<std::uint64_t>(slot));
+    if (recipe_.smallest_share > 0 && rng.uniform() < recipe_.smallest_share) {
+      drawn[static_cast<std::size_t>(slot)] = *std::ranges::min_element(choices);
+      continue;
+    }
     double point = rng.uniform() * total;
     std::size_t choice = 0;
     while (choice + 1 < choices.size() && point >= weights[choice]) point -= weights[choice++];

@@ -132,6 +132,8 @@ void check(const Recipe& r, const std::string& place) {
     fail(ErrorKind::BadFile, "{}: run.batch must be a multiple of run.micro_batch", place);
   if (r.refine.batch % r.run.micro_batch != 0)
     fail(ErrorKind::BadFile, "{}: refine.batch must be a multiple of run.micro_batch", place);
+  if (r.elastic.joint && !r.elastic.teacher.empty())
+    fail(ErrorKind::BadFile, "{}: elastic.joint and elastic.teacher exclude each other: one model teaches", place);
   if (!r.elastic.budgets.empty() && !r.elastic.parameter_targets.empty())
     fail(ErrorKind::BadFile, "{}: elastic.budgets and elastic.parameter_targets exclude each other", place);
   for (const auto* budgets : {&r.elastic.budgets, &r.elastic.parameter_targets, &r.refine.budgets}) {

@@ -59,6 +59,8 @@ struct OptimizerRecipe {
 struct ElasticRecipe {
   std::string sampling = "fixed";
   double full_share = 0.75;
+  bool joint = false;
+  double smallest_share = 0;
   double warmup_tokens = 250e6;
   std::vector<double> budgets = {};
   std::vector<double> parameter_targets = {};
@@ -174,6 +176,14 @@ void fields(Visitor& visit, ElasticRecipe& r) {
   visit("sampling", r.sampling, Field{.help = "fixed, ramp, progressive, gap, adaptive, or dense: full capacity only"});
   visit("full_share", r.full_share,
         Field{.help = "share of micro-batches reserved for full capacity", .min = 0, .max = 1});
+  visit("joint", r.joint,
+        Field{.help = "a micro-batch below full capacity trains the full one too, on the same tokens: the teacher "
+                      "learns"});
+  visit("smallest_share", r.smallest_share,
+        Field{.help = "share of the micro-batches below full capacity that go to the smallest budget before the others "
+                      "are drawn",
+              .min = 0,
+              .max = 1});
   visit("warmup_tokens", r.warmup_tokens, Field{.help = "full capacity only until then", .min = 0, .max = 1e15});
   visit("budgets", r.budgets, Field{.help = "sampled capacities; empty for the paper's ten", .min = 0, .max = 1});
   visit("parameter_targets", r.parameter_targets,

@@ -27,7 +27,7 @@ class Pretraining final : public Stage {
     // A parent teaches the full capacity like any other; its gradients count in full.
     if (budget == 1.0 && settings.teacher.empty()) return {};
     if (budget == 1.0) return {.full = false, .reduced = ObjectiveWeights{.label = recipe_.label, .kl = recipe_.kl}};
-    return {.full = false,
+    return {.full = recipe_.joint,
             .budget = budget,
             .reduced = ObjectiveWeights{.label = recipe_.label,
                                         .kl = recipe_.kl,

@@ -53,7 +53,7 @@ class Stage {
   virtual bool orders_units(Index) const { return false; }
 };
 
-// Algorithm 1 of the paper: every micro-batch at full capacity or at a sampled one.
+// Algorithm 1 of the paper: every micro-batch at full capacity or at a sampled one, or, jointly, at both.
 std::unique_ptr<Stage> make_pretraining(const Recipe& recipe, const ModelConfig& config);
 // Shared refinement: every micro-batch at full capacity and at one below, drawn per step or shuffled across the
 // micro-batches. The rate falls to zero.

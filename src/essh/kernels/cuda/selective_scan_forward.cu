@@ -187,6 +187,93 @@ __global__ void step(SelectiveStep<T> op) {
   op.z(sequence, column) = narrow<T>(z);
 }
 
+// One token of one channel of one sequence by a warp: gates, blend, recurrence and readout. A lane has two values of
+// every mode, and all of the state is on its way before the first is needed.
+constexpr int kStepModes = 8, kStepWidth = 64, kStepWarps = 4;
+
+template <class T>
+__global__ void __launch_bounds__(kStepWarps * 32) mix_step(SelectiveMix<T> op) {
+  after_previous();
+  const int width = static_cast<int>(op.width), modes = static_cast<int>(op.modes.decay.cols);
+  const int channels = static_cast<int>(op.modes.decay.rows), lane = static_cast<int>(threadIdx.x) % 32;
+  const Index item = Index{blockIdx.x} * kStepWarps + threadIdx.x / 32;
+  if (item >= op.sequences * channels) return;
+  const Index sequence = item / channels;
+  const int channel = static_cast<int>(item % channels), column = lane * 2, first_gate = channel * modes;
+  const bool inside = column < width;
+  const Index place = Index{first_gate} * 2 * width + column;
+  const float* entering = op.entering[sequence] + place;
+  float* leaving = op.leaving[sequence] + place;
+  float2 a[kStepModes], b[kStepModes];
+#pragma unroll
+  for (int mode = 0; mode < kStepModes; ++mode) {
+    a[mode] = b[mode] = float2{0, 0};
+    if (mode < modes && inside) {
+      a[mode] = *reinterpret_cast<const float2*>(entering + 2 * mode * width);
+      b[mode] = *reinterpret_cast<const float2*>(entering + (2 * mode + 1) * width);
+    }
+  }
+  float v[2] = {0, 0};
+  if (inside) load(op.v0.row(sequence) + channel * width + column, v);
+  // Eight lanes each for write, read, what the clock keeps, and the turn of a mode.
+  float gate = 0, sine = 0;
+  if (const int mode = lane % 8, kind = lane / 8; mode < modes) {
+    const auto logit = [&](const Matrix<T>& logits, const Vector<const float>& bias) {
+      return widen(logits(sequence, first_gate + mode)) + bias[first_gate + mode];
+    };
+    if (kind == 0) {
+      gate = 2 * sigmoid(logit(op.write_logits, op.write_bias));
+    } else if (kind == 1) {
+      gate = 2 * sigmoid(logit(op.read_logits, op.read_bias));
+    } else if (kind == 2) {
+      gate = sigmoid(-logit(op.clock_logits, op.clock_bias));  // exp(-softplus)
+    } else {
+      const float rho = sigmoid(-op.modes.decay(channel, mode));
+      float cosine;
+      sincosf(op.modes.frequency(channel, mode), &sine, &cosine);
+      gate = rho * cosine;
+      sine *= rho;
+    }
+  }
+  const float scale = blend_scale(op.blend[channel],
+                                  inverse_rms(warp_sum(v[0] * v[0] + v[1] * v[1]), width, static_cast<float>(op.eps)));
+  v[0] *= scale;
+  v[1] *= scale;
+  float z[2] = {0, 0};
+#pragma unroll
+  for (int mode = 0; mode < kStepModes; ++mode) {
+    if (mode >= modes) break;
+    constexpr unsigned kAll = 0xffffffffu;
+    const float write = __shfl_sync(kAll, gate, mode), read = __shfl_sync(kAll, gate, 8 + mode);
+    const float kept = __shfl_sync(kAll, gate, 16 + mode);
+    const float c = kept * __shfl_sync(kAll, gate, 24 + mode), s = kept * __shfl_sync(kAll, sine, 24 + mode);
+    const float kc = op.modes.readout_cos(channel, mode), ks = op.modes.readout_sin(channel, mode);
+    const float now = op.modes.zero_lag(channel, mode) * kc;
+    const auto advance = [&](float& x, float& y, float value, float& sum) {
+      const float written = write * value, next = c * x - s * y + written;
+      y = s * x + c * y;
+      x = next;
+      sum += read * (x * kc - y * ks - now * written);
+    };
+    advance(a[mode].x, b[mode].x, v[0], z[0]);
+    advance(a[mode].y, b[mode].y, v[1], z[1]);
+    if (inside) {
+      *reinterpret_cast<float2*>(leaving + 2 * mode * width) = a[mode];
+      *reinterpret_cast<float2*>(leaving + (2 * mode + 1) * width) = b[mode];
+    }
+  }
+  if (inside) store(op.z.row(sequence) + channel * width + column, z);
+}
+
+template <class T>
+bool fits_mix_step(const SelectiveMix<T>& op) {
+  const auto even = [](const auto& m) {
+    return m.stride % 2 == 0 && reinterpret_cast<std::uintptr_t>(m.data) % 8 == 0;
+  };
+  return op.single_tokens() && op.modes.decay.cols <= kStepModes && op.width <= kStepWidth && op.width % 2 == 0 &&
+         even(op.v0) && even(op.z);
+}
+
 }  // namespace
 
 void cuda::make_scan_tables(Stream& stream, const Modes<const float>& modes, float2* turns, float* gamma) {
@@ -260,8 +347,12 @@ void run(cuda::Stream& stream, const SelectiveScanForward<T>& op) {
 template <class T>
 void run(cuda::Stream& stream, const SelectiveMix<T>& op) {
   if (op.sequences == 0 || op.length == 0) return;
+  if (fits_mix_step(op))
+    return launch(stream, "selective step",
+                  {blocks_for(op.sequences * op.modes.decay.rows, kStepWarps), kStepWarps * 32, 0, true}, mix_step<T>,
+                  op);
   if constexpr (std::is_same_v<T, BFloat16>) {
-    if (fits_tensor_scan(op.modes.decay.cols, op.width)) return tensor_scan(stream, op, {});
+    if (!op.single_tokens() && fits_tensor_scan(op.modes.decay.cols, op.width)) return tensor_scan(stream, op, {});
     Scratch scratch(stream);
     const auto gate = [&] {
       return dense(scratch.take<float>(op.v0.rows * op.write_logits.cols), op.v0.rows, op.write_logits.cols);
