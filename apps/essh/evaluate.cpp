@@ -2,6 +2,7 @@
 #include <limits>
 #include <memory>
 
+#include "apps/essh/cost_line.h"
 #include "apps/essh/device_options.h"
 #include "apps/essh/evaluate_verbs.h"
 #include "apps/essh/number_option.h"
@@ -95,6 +96,7 @@ void print_comparison(const std::vector<PerplexityReport>& reports, const std::v
 }
 
 void run(const Options& o) {
+  const CostLine cost;
   OpenDevice device(o.device);
   Json list = Json::array();
   std::vector<PerplexityReport> reports;
@@ -177,6 +179,7 @@ void print_table(const RecallReport& report, const std::string& model) {
 }
 
 void run_recall(const RecallArguments& a) {
+  const CostLine cost;
   OpenDevice device(a.device);
   Json list = Json::array();
   for (const auto& model : a.models) {
@@ -224,6 +227,7 @@ void add_evaluate(Verb& app) {
   add_evaluate_tasks(*verb);
   add_evaluate_niah(*verb);
   add_evaluate_length(*verb);
+  add_evaluate_dna(*verb);
 }
 
 }  // namespace essh::verbs

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <memory>
 
+#include "apps/essh/cost_line.h"
 #include "apps/essh/device_options.h"
 #include "apps/essh/evaluate_verbs.h"
 #include "apps/essh/number_option.h"
@@ -41,6 +42,7 @@ void print_table(const LengthReport& report, const std::string& model) {
 
 void run(const Options& o) {
   if (!o.svg.empty()) check_output_file(o.svg);
+  const CostLine cost;
   OpenDevice device(o.device);
   const auto folder = model_of_run(o.model);
   Engine engine(StoredModel::open(folder), device.stream, o.device.engine());

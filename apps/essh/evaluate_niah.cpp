@@ -2,6 +2,7 @@
 
 #include <memory>
 
+#include "apps/essh/cost_line.h"
 #include "apps/essh/device_options.h"
 #include "apps/essh/evaluate_verbs.h"
 #include "apps/essh/number_option.h"
@@ -52,6 +53,7 @@ void print_table(const NiahReport& report, const std::string& model) {
 
 void run(const Options& o) {
   if (!o.dump.empty()) check_output_file(o.dump);
+  const CostLine cost;
   OpenDevice device(o.device);
   Json list = Json::array();
   std::string dump;

@@ -2,6 +2,7 @@
 
 #include <memory>
 
+#include "apps/essh/cost_line.h"
 #include "apps/essh/device_options.h"
 #include "apps/essh/evaluate_verbs.h"
 #include "apps/essh/number_option.h"
@@ -49,6 +50,7 @@ void run(const Options& o) {
   if (o.models.empty()) fail(ErrorKind::Usage, "evaluate tasks: name a model folder or a run");
   std::vector<Task> tasks;
   for (const auto& name : expand_tasks(o.tasks)) tasks.push_back(load_task(name, o.data, o.limit));
+  const CostLine cost;
   OpenDevice device(o.device);
   std::optional<ScoreJournal> journal;
   if (!o.journal.empty()) journal.emplace(o.journal);
