@@ -21,7 +21,7 @@ namespace fs = std::filesystem;
 struct Options {
   std::vector<std::string> models, tiers = {"all"};
   std::vector<fs::path> filler;
-  std::string tokenizer, dump, condition = "counterfactual";
+  std::string tokenizer, dump, svg, journal, condition = "counterfactual";
   std::int64_t filler_tokens = 1 << 20;
   NiahOptions niah;
   DeviceOptions device;
@@ -52,11 +52,15 @@ void print_table(const NiahReport& report, const std::string& model) {
 }
 
 void run(const Options& o) {
-  if (!o.dump.empty()) check_output_file(o.dump);
+  for (const auto& file : {o.dump, o.svg}) {
+    if (!file.empty()) check_output_file(file);
+  }
   const CostLine cost;
   OpenDevice device(o.device);
+  ResultJournal journal(o.journal);
   Json list = Json::array();
   std::string dump;
+  plot::Figure figure;
   for (const auto& model : o.models) {
     const auto folder = model_of_run(model);
     Engine engine(StoredModel::open(folder), device.stream, o.device.engine());
@@ -67,7 +71,12 @@ void run(const Options& o) {
     auto options = o.niah;
     options.counterfactual = o.condition == "counterfactual";
     options.tiers = choose_tiers(folder, engine.config(), o.tiers);
-    const auto report = measure_niah(engine, *tokenizer, filler, options);
+    const auto report = measure_niah(engine, *tokenizer, filler, options, journal);
+    auto drawn = draw(report, model);
+    for (auto& panel : drawn.panels) {
+      if (o.models.size() > 1) panel.title = model + ": " + panel.title;
+      figure.panels.push_back(std::move(panel));
+    }
     for (const auto& trial : report.trials) {
       auto line = to_json(trial, report);
       line["model"] = model;
@@ -79,6 +88,7 @@ void run(const Options& o) {
       print_table(report, model);
   }
   if (!o.dump.empty()) write_durably(o.dump, dump);
+  if (!o.svg.empty()) write_durably(o.svg, to_svg(figure));
   if (o.json) fmt::print("{}\n", to_text(list.size() == 1 ? list.front() : list, 2));
 }
 
@@ -108,6 +118,8 @@ void add_evaluate_niah(Verb& verb) {
       ->capture_default_str();
   niah->add_option("--tokenizer", o->tokenizer, "a tokenizer, when the model folder has none");
   niah->add_option("--dump", o->dump, "write the scores of every trial, one JSON object a line");
+  niah->add_option("--svg", o->svg, "draw full keys and first tokens by depth");
+  niah->add_option("--journal", o->journal, "keeps the scores of finished passes; the same command goes on");
   o->device.add_to(*niah);
   o->device.add_deterministic(*niah);
   niah->add_flag("--json", o->json, "print JSON: one object, or a list of them for several models");

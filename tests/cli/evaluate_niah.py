@@ -105,6 +105,24 @@ class EvaluateNiah(unittest.TestCase):
             self.assertNotEqual(a["expected"], a["rival"])
         self.assertEqual(len({t["expected"] for t in planted}), PAIRS)
 
+    def test_goes_on_from_a_journal_and_draws(self):
+        journal, svg = self.folder / "journal.jsonl", self.folder / "niah.svg"
+        report, trials = self.measure("--journal", journal, "--svg", svg)
+        lines = journal.read_text().splitlines(keepends=True)
+        self.assertGreaterEqual(len(lines), 2 * len(LENGTHS))
+        drawn = svg.read_text()
+        for title in ("full key, 40 tokens", "first token, 90 tokens", "T10"):
+            self.assertIn(title, drawn)
+        # A score that is in the journal is taken as it is; what is missing or cut off is measured again.
+        first = json.loads(lines[0])
+        first["result"][0][0] = -123.5
+        journal.write_text(json.dumps(first) + "\n" + "".join(lines[1:-1]) + lines[-1][:30])
+        again, taken = self.measure("--journal", journal)
+        self.assertEqual(taken[0]["expected_score"], -123.5)
+        self.assertEqual(taken[1:], trials[1:])
+        self.assertEqual(again["results"][1:], report["results"][1:])
+        self.assertEqual(len(journal.read_text().splitlines()), len(lines))
+
     def test_other_filler_and_too_short_a_text(self):
         _, trials = self.measure("--filler", self.folder / "text.txt")
         text = self.encode((self.folder / "text.txt").read_text())

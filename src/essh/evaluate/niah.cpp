@@ -6,6 +6,7 @@
 #include "essh/base/json.h"
 #include "essh/base/progress.h"
 #include "essh/base/rng.h"
+#include "essh/base/sha256.h"
 #include "essh/config/fields.h"
 #include "essh/evaluate/harness_statistics.h"
 #include "essh/evaluate/likelihood.h"
@@ -88,6 +89,34 @@ void check(const NiahOptions& options, std::span<const TokenId> filler) {
   }
 }
 
+// Everything that the scores depend on but tier and length.
+std::string journal_key(const Engine& engine, const Tokenizer& tokenizer, std::span<const TokenId> filler,
+                        const NiahOptions& options) {
+  Sha256 hash;
+  hash.update(std::as_bytes(filler));
+  return fmt::format("niah {} {} precision {} filler {} depths {} seed {} {}", engine.model().hash(), tokenizer.hash(),
+                     static_cast<int>(engine.precision()), hash.hex(), fmt::join(options.depths, ","), options.seed,
+                     options.counterfactual ? "counterfactual" : "planted");
+}
+
+// Scores of the trials of a pass as a line of the journal, and back.
+Json scores_of(const std::vector<NiahTrial>& trials) {
+  Json scores = Json::array();
+  for (const auto& t : trials) scores.push_back(Json::array({t.expected_score, t.rival_score, t.first, t.full}));
+  return scores;
+}
+
+void take_scores(std::vector<NiahTrial>& trials, const Json& scores) {
+  if (!scores.is_array() || scores.size() != trials.size())
+    fail(ErrorKind::BadFile, "niah: the journal has another number of trials; name another --journal");
+  for (std::size_t i = 0; i < trials.size(); ++i) {
+    trials[i].expected_score = scores[i][0].get<double>();
+    trials[i].rival_score = scores[i][1].get<double>();
+    trials[i].first = scores[i][2].get<bool>();
+    trials[i].full = scores[i][3].get<bool>();
+  }
+}
+
 double percentile(const std::vector<double>& sorted, double share) {
   const double place = share * static_cast<double>(sorted.size() - 1);
   const auto below = static_cast<std::size_t>(place);
@@ -112,13 +141,14 @@ double bootstrap_half_width(std::span<const double> sums, double size, int resam
 }
 
 NiahReport measure_niah(Engine& engine, const Tokenizer& tokenizer, std::span<const TokenId> filler,
-                        const NiahOptions& options) {
+                        const NiahOptions& options, ResultJournal& journal) {
   check(options, filler);
   engine.model().check_tokens(filler, "niah: filler");
   NiahReport report{.options = options, .parameters = {}, .trials = {}, .results = {}};
   for (const auto& tier : options.tiers)
     report.parameters.push_back(cost_of(engine.config(), tier.capacity).parameters);
   const auto depths = static_cast<Index>(options.depths.size());
+  const auto key = journal_key(engine, tokenizer, filler, options);
   double total = 0, done = 0;
   for (const auto length : options.lengths)
     total += static_cast<double>(length * options.pairs * depths) * static_cast<double>(options.tiers.size());
@@ -146,19 +176,28 @@ NiahReport measure_niah(Engine& engine, const Tokenizer& tokenizer, std::span<co
                           .rival = keys.rival});
       }
       for (std::size_t t = 0; t < options.tiers.size(); ++t) {
-        const auto scores = measure_likelihoods(engine, options.tiers[t], items, true);
-        for (std::size_t i = 0; i < items.size(); ++i) {
-          auto trial = trials[i];
+        const auto& tier = options.tiers[t];
+        const auto pass_key = fmt::format("{} {} length {} trials {} to {}", key,
+                                          sizes_of(engine.config(), tier.capacity), length, first, end);
+        if (const auto* kept = journal.find(pass_key)) {
+          take_scores(trials, *kept);
+        } else {
+          const auto scores = measure_likelihoods(engine, tier, items, true);
+          for (std::size_t i = 0; i < items.size(); ++i) {
+            trials[i].expected_score = scores[i][0].log_likelihood;
+            trials[i].rival_score = scores[i][1].log_likelihood;
+            trials[i].first = scores[i][0].first_greedy;
+            trials[i].full = scores[i][0].greedy;
+            if (!std::isfinite(trials[i].expected_score) || !std::isfinite(trials[i].rival_score))
+              fail(ErrorKind::BadFile, "niah: tier {} gives scores that are not finite", tier.name);
+          }
+          journal.add(pass_key, scores_of(trials));
+        }
+        for (auto trial : trials) {
           trial.tier = t;
-          trial.expected_score = scores[i][0].log_likelihood;
-          trial.rival_score = scores[i][1].log_likelihood;
-          trial.first = scores[i][0].first_greedy;
-          trial.full = scores[i][0].greedy;
-          if (!std::isfinite(trial.expected_score) || !std::isfinite(trial.rival_score))
-            fail(ErrorKind::BadFile, "niah: tier {} gives scores that are not finite", options.tiers[t].name);
           found[t][l].push_back(std::move(trial));
         }
-        progress.update(done += static_cast<double>((end - first) * length), options.tiers[t].name);
+        progress.update(done += static_cast<double>((end - first) * length), tier.name);
       }
     }
   }
@@ -170,6 +209,29 @@ NiahReport measure_niah(Engine& engine, const Tokenizer& tokenizer, std::span<co
     }
   }
   return report;
+}
+
+plot::Figure draw(const NiahReport& report, const std::string& title) {
+  plot::Figure figure{.title = title};
+  for (const auto length : report.options.lengths) {
+    plot::Panel full{.title = fmt::format("full key, {} tokens", length),
+                     .x = {.title = "depth", .min = 0, .max = 1},
+                     .y = {.title = "share of trials", .min = 0, .max = 1}};
+    plot::Panel first{.title = fmt::format("first token, {} tokens", length), .x = full.x, .y = full.y};
+    for (const auto& result : report.results) {
+      if (result.length != length) continue;
+      plot::Series series{.name = report.options.tiers[result.tier].name,
+                          .x = report.options.depths,
+                          .y = result.full_by_depth,
+                          .mark = plot::Mark::LineAndPoints};
+      full.series.push_back(series);
+      series.y = result.first_by_depth;
+      first.series.push_back(std::move(series));
+    }
+    figure.panels.push_back(std::move(full));
+    figure.panels.push_back(std::move(first));
+  }
+  return figure;
 }
 
 Json to_json(const NiahTrial& trial, const NiahReport& report) {

@@ -6,7 +6,9 @@
 
 #include "essh/base/json_fwd.h"
 #include "essh/decode/engine.h"
+#include "essh/evaluate/result_journal.h"
 #include "essh/evaluate/result_provenance.h"
+#include "essh/plot/svg.h"
 #include "essh/text/tokenizer.h"
 
 namespace essh {
@@ -57,9 +59,9 @@ struct NiahReport {
 };
 
 // `filler` is a stream of tokens; each pair takes a stretch of it from a place drawn at random, from the front again
-// after its end.
+// after its end. Scores that are in the journal are taken from there, and new ones added pass by pass.
 NiahReport measure_niah(Engine& engine, const Tokenizer& tokenizer, std::span<const TokenId> filler,
-                        const NiahOptions& options);
+                        const NiahOptions& options, ResultJournal& journal);
 
 // Half the distance of the 2.5th and the 97.5th percentile (linear between samples) of the means of `resamples`
 // resamplings of clusters with Python's random.Random(seed).choices(). `sums` are those of clusters of `size` trials.
@@ -68,6 +70,8 @@ double bootstrap_half_width(std::span<const double> sums, double size, int resam
 Json to_json(const NiahReport& report, const std::string& model, const ResultProvenance& provenance);
 // One trial, a line of the dump.
 Json to_json(const NiahTrial& trial, const NiahReport& report);
+// For each length the share of full keys and of first tokens against the depth, a curve for each tier.
+plot::Figure draw(const NiahReport& report, const std::string& title);
 
 // Filler for want of another: plain sentences, over and over.
 std::string niah_sentences();
