@@ -228,6 +228,8 @@ void add_evaluate(Verb& app) {
   add_evaluate_niah(*verb);
   add_evaluate_length(*verb);
   add_evaluate_dna(*verb);
+  add_evaluate_channels(*verb);
+  add_evaluate_cost(*verb);
 }
 
 }  // namespace essh::verbs

@@ -52,19 +52,21 @@ TrainingRates train(const ModelConfig& config, Stream& stream, const TrainingBen
   const auto full = full_capacity(config);
   Recipe pretraining{.model = {}, .data = {}, .optimizer = recipe, .elastic = bench.elastic, .run = {}, .refine = {}};
   pretraining.run.seed = bench.seed;
-  const auto stage = make_pretraining(pretraining, config);
+  const auto stage = bench.refinement ? make_refinement(pretraining, config) : make_pretraining(pretraining, config);
   const double scale = 1.0 / static_cast<double>(bench.micro_batch * bench.context * bench.accumulation);
   const Gradients<T> gradients{&layout, gradient.data()};
   const auto unit_squares = dense(squares.data(), config.num_hidden_layers, config.intermediate_size);
 
   const auto micro_batch = [&](Index i, const MicroBatchPlan& plan) {
     const auto rows = random_rows(bench.micro_batch, bench.context, config.vocab_size, static_cast<std::uint64_t>(i));
+    Teacher<T> teacher{.model = &model, .weights = &weights.weights()};
     if (plan.full)
       objective.learn(weights.weights(), gradients, rows, full, {.scale = scale}, nullptr,
-                      {.totals = totals.view(0, kLossTotals), .squares = unit_squares});
+                      {.totals = totals.view(0, kLossTotals),
+                       .squares = unit_squares,
+                       .hidden = plan.taught() ? &teacher.hidden : nullptr});
     if (plan.reduced) {
-      Teacher<T> teacher{.model = &model, .weights = &weights.weights()};
-      if (plan.taught()) teacher.hidden = objective.observe(model, weights.weights(), rows, full);
+      if (plan.taught() && !plan.full) teacher.hidden = objective.observe(model, weights.weights(), rows, full);
       auto counts = *plan.reduced;
       counts.scale = scale;
       objective.learn(weights.weights(), gradients, rows, capacity_at(config, plan.budget), counts,

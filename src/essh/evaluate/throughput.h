@@ -26,6 +26,8 @@ struct TrainingBench {
   int warmup = 1, steps = 3;
   // Capacities and objective of the micro-batches, as the sampler draws them after the warm-up.
   ElasticRecipe elastic = {.sampling = "dense"};
+  // Steps of shared refinement instead of pretraining.
+  bool refinement = false;
   std::uint64_t seed = 1;
   // Also the GPU time by kernel of a few more micro-batches.
   bool profile = false;

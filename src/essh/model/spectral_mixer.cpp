@@ -14,13 +14,6 @@ namespace essh {
 namespace {
 
 template <class T>
-struct SpectralTape : MixerTape {
-  Matrix<T> projection = {};  // v0 and the logits of write, read and clock, side by side
-  Matrix<T> z = {};
-  Matrix<Wide<T>> write = {}, read = {}, clock = {}, boundary = {};
-};
-
-template <class T>
 class SpectralMixer : public Mixer<T> {
   using W = Wide<T>;
 
