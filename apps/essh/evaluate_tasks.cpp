@@ -75,11 +75,12 @@ void run(const Options& o) {
 }  // namespace
 
 void add_evaluate_tasks(Verb& verb) {
-  auto* tasks =
-      verb.add_subcommand("tasks", "zero-shot multiple choice and cloze, scored as lm-evaluation-harness does");
+  auto* tasks = verb.add_subcommand("tasks", "zero-shot multiple choice, cloze and open-book generation");
   auto o = std::make_shared<Options>();
   tasks->add_option("MODEL", o->models, "model or run folders");
-  tasks->add_option("--task", o->tasks, "tasks, YAML files, or reference (seven tasks), additional (six), all")
+  tasks
+      ->add_option("--task", o->tasks,
+                   "tasks, YAML files, or reference (seven tasks), additional (six), all of these, open_book (six)")
       ->delimiter(',')
       ->capture_default_str();
   tasks->add_option("--data", o->data, "folders with the tasks' files; a YAML file's own folder is looked at too");

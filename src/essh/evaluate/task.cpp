@@ -20,6 +20,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::uint64_t kTaskBytes = 1u << 20;
+constexpr const char* kOpenBook = "open_book";  // a suite of generation, which `all` leaves out
 
 bool is_file(const std::string& name) {
   return name.ends_with(".yaml") || name.ends_with(".yml");
@@ -50,14 +51,18 @@ std::vector<TaskDescription> descriptions(const std::string& name_or_path) {
 }
 
 void check(TaskDescription& t, const std::string& place) {
-  if (t.is_cloze() ? t.continuation.empty() : t.target.empty()) {
-    fail(ErrorKind::BadFile, "{}: give choices (or contexts) with a target, or a continuation", place);
+  if (t.is_generation() ? !t.choices.empty() || !t.contexts.empty() || !t.continuation.empty()
+                        : (t.is_cloze() ? t.continuation.empty() : t.target.empty())) {
+    fail(ErrorKind::BadFile, "{}: give choices (or contexts) with a target, or a continuation, or answers alone",
+         place);
   }
   if (!t.contexts.empty() && (!t.choices.empty() || t.continuation.empty()))
     fail(ErrorKind::BadFile, "{}: contexts need a continuation and no choices", place);
-  const std::vector<std::string> known = t.is_cloze() ? std::vector<std::string>{"perplexity", "acc"}
-                                                      : std::vector<std::string>{"acc", "acc_norm", "acc_bytes"};
-  if (t.metrics.empty()) t.metrics = t.is_cloze() ? known : std::vector<std::string>{"acc", "acc_norm"};
+  const auto known = t.is_generation() ? std::vector<std::string>{"contains"}
+                     : t.is_cloze()    ? std::vector<std::string>{"perplexity", "acc"}
+                                       : std::vector<std::string>{"acc", "acc_norm", "acc_bytes"};
+  if (t.metrics.empty())
+    t.metrics = t.choices.empty() && t.contexts.empty() ? known : std::vector<std::string>{"acc", "acc_norm"};
   for (const auto& metric : t.metrics) {
     if (std::ranges::find(known, metric) == known.end()) {
       fail(ErrorKind::BadFile, "{}: metrics must be among {}, got {}{}", place, fmt::join(known, ", "),
@@ -67,8 +72,8 @@ void check(TaskDescription& t, const std::string& place) {
   if (t.main.empty()) t.main = t.metrics.front();
   if (std::ranges::find(t.metrics, t.main) == t.metrics.end())
     fail(ErrorKind::BadFile, "{}: main must be one of the metrics, got {}", place, in_quotes(t.main));
-  if (!t.prepare.empty() && t.prepare != "race")
-    fail(ErrorKind::BadFile, "{}: prepare must be race, got {}", place, in_quotes(t.prepare));
+  if (!t.prepare.empty() && t.prepare != "race" && t.prepare != "squad")
+    fail(ErrorKind::BadFile, "{}: prepare must be race or squad, got {}", place, in_quotes(t.prepare));
 }
 
 const std::string& string_of(const Json& value, const std::string& place) {
@@ -105,6 +110,30 @@ Json race_record(const Json& record, const std::string& place) {
   return {{"text", text}, {"options", options[last]}, {"answer", answers[last]}};
 }
 
+// SQuAD's file is one object: articles of paragraphs of questions.
+std::vector<Json> squad_records(const std::vector<Json>& files, const std::string& place) {
+  std::vector<Json> records;
+  const auto list = [&](const Json& object, const char* key) -> const Json& {
+    if (!object.is_object() || !object.contains(key) || !object[key].is_array())
+      fail(ErrorKind::BadFile, "{}: not in SQuAD's form: no list \"{}\"", place, key);
+    return object[key];
+  };
+  for (const auto& file : files) {
+    for (const auto& article : list(file, "data")) {
+      for (const auto& paragraph : list(article, "paragraphs")) {
+        for (const auto& question : list(paragraph, "qas")) {
+          Json record = question;
+          for (const auto& [object, key] : {std::pair(&article, "title"), std::pair(&paragraph, "context")}) {
+            if (object->contains(key)) record[key] = (*object)[key];
+          }
+          records.push_back(std::move(record));
+        }
+      }
+    }
+  }
+  return records;
+}
+
 std::size_t gold_of(const TaskDescription& t, const Json& record, std::size_t choices, const std::string& place) {
   const auto target = render(t.target, record, place);
   std::size_t gold = choices;
@@ -132,6 +161,12 @@ std::string question_of(const TaskDescription& t, const Json& record, const std:
 
 TaskItem make_item(const TaskDescription& t, const Json& record, const std::string& place) {
   TaskItem item;
+  if (t.is_generation()) {
+    item.requests.push_back({question_of(t, record, place), ""});
+    item.answers = render_list(t.answers, record, place);
+    if (item.answers.empty()) fail(ErrorKind::BadFile, "{}: no answer", place);
+    return item;
+  }
   if (t.is_cloze()) {
     item.requests.push_back({question_of(t, record, place), render(t.continuation, record, place)});
     return item;
@@ -163,6 +198,7 @@ std::string fingerprint_of(const Task& task) {
       add(request.context);
       add(request.continuation);
     }
+    for (const auto& answer : item.answers) add(answer);
   }
   return hash.hex();
 }
@@ -196,7 +232,8 @@ std::vector<std::string> expand_tasks(const std::vector<std::string>& names) {
   for (const auto& name : names) {
     bool suite = false;
     for (const auto& known : is_file(name) ? std::vector<std::string>() : task_names()) {
-      if (name != "all" && descriptions(known).front().suite != name) continue;
+      const auto own = descriptions(known).front().suite;
+      if (name == "all" ? own == kOpenBook : own != name) continue;
       suite = true;
       add(known);
     }
@@ -239,6 +276,7 @@ Task load_task(const std::string& name_or_path, const std::vector<fs::path>& fol
     }
     for (std::size_t i = 0; i < records.size(); ++i) records[i]["label"] = labels[i];
   }
+  if (t.prepare == "squad") records = squad_records(records, task.file.string());
   if (limit > 0 && records.size() > limit) records.resize(limit);
   for (std::size_t i = 0; i < records.size(); ++i) {
     const auto place = fmt::format("{}: {}: item {}", t.task, task.file.string(), i + 1);

@@ -11,7 +11,8 @@ namespace essh {
 // A set of questions, as its YAML file describes it. Texts are templates over a record, see task_template.h.
 //   choices     each choice continues `text` after `delimiter`
 //   contexts    `continuation` follows each of them (partial scoring)
-//   neither     `continuation` follows `text` (cloze)
+//   answers     the model goes on after `text` greedily; right when the result contains one of them (generation)
+//   none        `continuation` follows `text` (cloze)
 struct TaskDescription {
   std::string task;
   std::string suite = {};
@@ -23,16 +24,24 @@ struct TaskDescription {
   std::string delimiter = " ";
   std::string target = {};               // index of the right choice, or its label
   std::vector<std::string> labels = {};  // of the choices
+  // Generation: accepted answers, where the text ends, and how much is read and written.
+  std::vector<std::string> answers = {};
+  std::vector<std::string> stop = {"\n"};
+  std::int64_t max_tokens = 48;
+  std::int64_t max_inputs = 2000;  // of the text, which is cut at the left
   std::vector<std::string> metrics = {};
-  std::string main = {};     // the metric that enters the mean over tasks; empty: the first
-  std::string prepare = {};  // "race": fields text, options and answer from an article with several questions
+  std::string main = {};  // the metric that enters the mean over tasks; empty: the first
+  // "race": fields text, options and answer from an article with several questions; "squad": a record for each question
+  // of SQuAD's nested file, with title, context, question and answers.
+  std::string prepare = {};
   // Where the records are.
   std::vector<std::string> files = {};  // the first that exists
   std::string format = "auto";
   std::vector<std::string> fields = {};
   std::string label_file = {};  // one line a record, which becomes the field "label"
 
-  bool is_cloze() const { return choices.empty() && contexts.empty(); }
+  bool is_generation() const { return !answers.empty(); }
+  bool is_cloze() const { return choices.empty() && contexts.empty() && !is_generation(); }
 };
 
 template <class Visitor>
@@ -47,9 +56,14 @@ void fields(Visitor& visit, TaskDescription& t) {
   visit("delimiter", t.delimiter, Field{.help = "between text and choice, or context and continuation"});
   visit("target", t.target, Field{.help = "index or label of the right choice"});
   visit("labels", t.labels, Field{.help = "labels of the choices"});
-  visit("metrics", t.metrics, Field{.help = "acc, acc_norm, acc_bytes; cloze: perplexity, acc"});
+  visit("answers", t.answers, Field{.help = "generation: accepted answers"});
+  visit("stop", t.stop, Field{.help = "generation: strings before which the text ends"});
+  visit("max_tokens", t.max_tokens, Field{.help = "generation: most tokens written", .min = 1, .max = 1 << 20});
+  visit("max_inputs", t.max_inputs,
+        Field{.help = "generation: tokens of the text, cut at the left", .min = 1, .max = 1 << 24});
+  visit("metrics", t.metrics, Field{.help = "acc, acc_norm, acc_bytes; cloze: perplexity, acc; generation: contains"});
   visit("main", t.main, Field{.help = "the metric that enters the mean"});
-  visit("prepare", t.prepare, Field{.help = "race"});
+  visit("prepare", t.prepare, Field{.help = "race or squad"});
   visit("files", t.files, Field{.help = "file names; the first that exists is read", .required = true});
   visit("format", t.format, Field{.help = "auto, json, csv, tsv, lines, parquet"});
   visit("fields", t.fields, Field{.help = "lines: names of a record's lines"});
@@ -62,9 +76,10 @@ struct TaskRequest {
 };
 
 struct TaskItem {
-  std::vector<TaskRequest> requests = {};  // one for each choice; cloze: one
+  std::vector<TaskRequest> requests = {};  // one for each choice; cloze and generation: one
   std::size_t gold = 0;
   std::vector<double> characters = {}, bytes = {};  // of each choice
+  std::vector<std::string> answers = {};            // generation
 };
 
 struct Task {

@@ -9,6 +9,7 @@
 #include "essh/base/progress.h"
 #include "essh/base/sha256.h"
 #include "essh/config/fields.h"
+#include "essh/evaluate/greedy_generation.h"
 #include "essh/evaluate/harness_statistics.h"
 #include "essh/model/cost.h"
 
@@ -56,13 +57,16 @@ std::string journal_key(const Engine& engine, const Task& task, const Tokenizer&
 class RunningTask {
  public:
   RunningTask(Engine& engine, const Task& task, const Tokenizer& tokenizer, const TasksOptions& options)
-      : engine_(engine), task_(task), options_(options), known_(options.tiers.size()) {
+      : engine_(engine), task_(task), tokenizer_(tokenizer), options_(options), known_(options.tiers.size()) {
     const auto eos = static_cast<TokenId>(engine.config().eos_token_id);
     for (std::size_t i = 0; i < task.items.size(); ++i) {
       auto& item = items_.emplace_back();
       const auto place = fmt::format("{}: item {}", task.description.task, i + 1);
       for (const auto& request : task.items[i].requests) {
-        item.push_back(encode_request(request, tokenizer, eos, options.most_tokens, place));
+        if (task.description.is_generation())
+          item.push_back(encode_prompt(request.context, tokenizer, eos));
+        else
+          item.push_back(encode_request(request, tokenizer, eos, options.most_tokens, place));
         engine.model().check_tokens(item.back().context, place);
         engine.model().check_tokens(item.back().continuation, place);
       }
@@ -118,7 +122,10 @@ class RunningTask {
       tokens += pass_tokens(items_[i]);
     }
     if (wanted.empty()) return 0;
-    auto found = measure_likelihoods(engine_, options_.tiers[t], wanted, task_.description.is_cloze());
+    std::vector<Json> details(indices.size(), Json::object());
+    auto found = task_.description.is_generation()
+                     ? answer(t, indices, details)
+                     : measure_likelihoods(engine_, options_.tiers[t], wanted, task_.description.is_cloze());
     for (std::size_t k = 0; k < indices.size(); ++k) {
       for (const auto& one : found[k]) {
         if (!std::isfinite(one.log_likelihood)) {
@@ -127,18 +134,43 @@ class RunningTask {
         }
       }
       if (options_.journal != nullptr) {
-        options_.journal->add(keys_[t], indices[k], found[k],
-                              {{"task", task_.description.task},
-                               {"tier", options_.tiers[t].name},
-                               {"gold", task_.items[indices[k]].gold}});
+        details[k].update({{"task", task_.description.task}, {"tier", options_.tiers[t].name}});
+        if (task_.items[indices[k]].answers.empty()) details[k]["gold"] = task_.items[indices[k]].gold;
+        options_.journal->add(keys_[t], indices[k], found[k], std::move(details[k]));
       }
       known_[t][indices[k]] = std::move(found[k]);
     }
     return static_cast<double>(tokens);
   }
 
+  EncodedRequest encode_prompt(const std::string& text, const Tokenizer& tokenizer, TokenId eos) const {
+    EncodedRequest request{.context = tokenizer.encode(text, {.parse_special_tokens = false}), .continuation = {}};
+    auto most = static_cast<std::size_t>(task_.description.max_inputs);
+    if (options_.most_tokens > 0) most = std::min(most, options_.most_tokens);
+    auto& tokens = request.context;
+    if (tokens.size() > most) tokens.erase(tokens.begin(), tokens.end() - static_cast<std::ptrdiff_t>(most));
+    if (tokens.empty()) tokens.push_back(eos);
+    return request;
+  }
+
+  // Answers of items; a journal keeps a hit as a continuation that is the most likely one.
+  std::vector<std::vector<Likelihood>> answer(std::size_t t, const std::vector<std::size_t>& indices,
+                                              std::vector<Json>& details) {
+    std::vector<std::vector<TokenId>> prompts;
+    for (const auto i : indices) prompts.push_back(items_[i].front().context);
+    const auto texts = generate_greedily(engine_, options_.tiers[t], prompts, tokenizer_,
+                                         {.max_tokens = task_.description.max_tokens, .stop = task_.description.stop});
+    std::vector<std::vector<Likelihood>> found;
+    for (std::size_t k = 0; k < indices.size(); ++k) {
+      found.push_back({{.greedy = contains_answer(texts[k], task_.items[indices[k]].answers)}});
+      details[k]["generated"] = texts[k];
+    }
+    return found;
+  }
+
   Engine& engine_;
   const Task& task_;
+  const Tokenizer& tokenizer_;
   const TasksOptions& options_;
   std::vector<EncodedItem> items_;
   std::vector<std::string> keys_;
@@ -169,7 +201,7 @@ std::vector<MetricValue> metrics_of(const Task& task, std::span<const std::vecto
       continue;
     }
     std::vector<double> values;
-    if (task.description.is_cloze()) {
+    if (task.description.is_cloze() || task.description.is_generation()) {
       for (const auto& item : likelihoods) values.push_back(item.front().greedy ? 1.0 : 0.0);
     } else {
       values = hits(task, likelihoods,
