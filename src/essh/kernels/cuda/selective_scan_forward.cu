@@ -187,8 +187,8 @@ __global__ void step(SelectiveStep<T> op) {
   op.z(sequence, column) = narrow<T>(z);
 }
 
-// One token of one channel of one sequence by a warp: gates, blend, recurrence and readout. A lane has two values of
-// every mode, and all of the state is on its way before the first is needed.
+// One token of one channel of one sequence by a warp: gates, blend, recurrence and readout. A lane has the values at
+// its place and 32 further of every mode, and all of the state is on its way before the first is needed.
 constexpr int kStepModes = 8, kStepWidth = 64, kStepWarps = 4;
 
 template <class T>
@@ -199,22 +199,23 @@ __global__ void __launch_bounds__(kStepWarps * 32) mix_step(SelectiveMix<T> op) 
   const Index item = Index{blockIdx.x} * kStepWarps + threadIdx.x / 32;
   if (item >= op.sequences * channels) return;
   const Index sequence = item / channels;
-  const int channel = static_cast<int>(item % channels), column = lane * 2, first_gate = channel * modes;
-  const bool inside = column < width;
-  const Index place = Index{first_gate} * 2 * width + column;
+  const int channel = static_cast<int>(item % channels), first_gate = channel * modes;
+  const Index place = Index{first_gate} * 2 * width + lane;
   const float* entering = op.entering[sequence] + place;
   float* leaving = op.leaving[sequence] + place;
-  float2 a[kStepModes], b[kStepModes];
+  const bool inside[2] = {lane < width, lane + 32 < width};
+  float a[kStepModes][2], b[kStepModes][2], v[2];
 #pragma unroll
   for (int mode = 0; mode < kStepModes; ++mode) {
-    a[mode] = b[mode] = float2{0, 0};
-    if (mode < modes && inside) {
-      a[mode] = *reinterpret_cast<const float2*>(entering + 2 * mode * width);
-      b[mode] = *reinterpret_cast<const float2*>(entering + (2 * mode + 1) * width);
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const bool there = mode < modes && inside[i];
+      a[mode][i] = there ? entering[2 * mode * width + 32 * i] : 0.0f;
+      b[mode][i] = there ? entering[(2 * mode + 1) * width + 32 * i] : 0.0f;
     }
   }
-  float v[2] = {0, 0};
-  if (inside) load(op.v0.row(sequence) + channel * width + column, v);
+#pragma unroll
+  for (int i = 0; i < 2; ++i) v[i] = inside[i] ? widen(op.v0(sequence, channel * width + lane + 32 * i)) : 0.0f;
   // Eight lanes each for write, read, what the clock keeps, and the turn of a mode.
   float gate = 0, sine = 0;
   if (const int mode = lane % 8, kind = lane / 8; mode < modes) {
@@ -237,41 +238,30 @@ __global__ void __launch_bounds__(kStepWarps * 32) mix_step(SelectiveMix<T> op) 
   }
   const float scale = blend_scale(op.blend[channel],
                                   inverse_rms(warp_sum(v[0] * v[0] + v[1] * v[1]), width, static_cast<float>(op.eps)));
-  v[0] *= scale;
-  v[1] *= scale;
   float z[2] = {0, 0};
 #pragma unroll
   for (int mode = 0; mode < kStepModes; ++mode) {
     if (mode >= modes) break;
     constexpr unsigned kAll = 0xffffffffu;
-    const float write = __shfl_sync(kAll, gate, mode), read = __shfl_sync(kAll, gate, 8 + mode);
+    const float write = scale * __shfl_sync(kAll, gate, mode), read = __shfl_sync(kAll, gate, 8 + mode);
     const float kept = __shfl_sync(kAll, gate, 16 + mode);
     const float c = kept * __shfl_sync(kAll, gate, 24 + mode), s = kept * __shfl_sync(kAll, sine, 24 + mode);
     const float kc = op.modes.readout_cos(channel, mode), ks = op.modes.readout_sin(channel, mode);
     const float now = op.modes.zero_lag(channel, mode) * kc;
-    const auto advance = [&](float& x, float& y, float value, float& sum) {
-      const float written = write * value, next = c * x - s * y + written;
-      y = s * x + c * y;
-      x = next;
-      sum += read * (x * kc - y * ks - now * written);
-    };
-    advance(a[mode].x, b[mode].x, v[0], z[0]);
-    advance(a[mode].y, b[mode].y, v[1], z[1]);
-    if (inside) {
-      *reinterpret_cast<float2*>(leaving + 2 * mode * width) = a[mode];
-      *reinterpret_cast<float2*>(leaving + (2 * mode + 1) * width) = b[mode];
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const float written = write * v[i];
+      const float x = c * a[mode][i] - s * b[mode][i] + written, y = s * a[mode][i] + c * b[mode][i];
+      z[i] += read * (x * kc - y * ks - now * written);
+      if (inside[i]) {
+        leaving[2 * mode * width + 32 * i] = x;
+        leaving[(2 * mode + 1) * width + 32 * i] = y;
+      }
     }
   }
-  if (inside) store(op.z.row(sequence) + channel * width + column, z);
-}
-
-template <class T>
-bool fits_mix_step(const SelectiveMix<T>& op) {
-  const auto even = [](const auto& m) {
-    return m.stride % 2 == 0 && reinterpret_cast<std::uintptr_t>(m.data) % 8 == 0;
-  };
-  return op.single_tokens() && op.modes.decay.cols <= kStepModes && op.width <= kStepWidth && op.width % 2 == 0 &&
-         even(op.v0) && even(op.z);
+#pragma unroll
+  for (int i = 0; i < 2; ++i)
+    if (inside[i]) op.z(sequence, channel * width + lane + 32 * i) = narrow<T>(z[i]);
 }
 
 }  // namespace
@@ -347,7 +337,7 @@ void run(cuda::Stream& stream, const SelectiveScanForward<T>& op) {
 template <class T>
 void run(cuda::Stream& stream, const SelectiveMix<T>& op) {
   if (op.sequences == 0 || op.length == 0) return;
-  if (fits_mix_step(op))
+  if (op.single_tokens() && op.modes.decay.cols <= kStepModes && op.width <= kStepWidth)
     return launch(stream, "selective step",
                   {blocks_for(op.sequences * op.modes.decay.rows, kStepWarps), kStepWarps * 32, 0, true}, mix_step<T>,
                   op);

@@ -564,8 +564,9 @@ struct Worker {
     meet();
     const int n = count();
     if (thread < n) {
-      for (int i = thread; i < kSums / (kTileRows * n) * kTileRows * n; i += n) best = all[i] > best ? all[i] : best;
-      atomicMax(op.keys + thread, best);
+      LogitKey top = 0;  // `best` may be another sequence's
+      for (int i = thread; i < kSums / (kTileRows * n) * kTileRows * n; i += n) top = all[i] > top ? all[i] : top;
+      atomicMax(op.keys + thread, top);
     }
   }
 
