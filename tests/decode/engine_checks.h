@@ -260,4 +260,42 @@ inline void check_generate(Stream& stream, EngineOptions options) {
   EXPECT_TRUE(engine.generate(slots, first, 0).empty());
 }
 
+// Tokens alone are those of the logits, whatever else is asked for beside them, and lead to the same states.
+inline void check_tokens(Stream& stream, EngineOptions options) {
+  options.deterministic = true;
+  Engine engine(engine_family(), stream, options);
+  const auto tiers = tiers_of(engine.config());
+  constexpr std::size_t kSlots = 13;
+  std::vector<Slot> tokens_only, with_logits;
+  std::vector<std::vector<std::int32_t>> next;
+  for (std::size_t b = 0; b < kSlots; ++b) {
+    tokens_only.push_back(engine.open(tiers[b < 10 ? 4 : 7]));
+    with_logits.push_back(engine.open(tiers[b < 10 ? 4 : 7]));
+    next.push_back(random_tokens(5 + b, engine.config().vocab_size, b));
+  }
+  for (int round = 0; round < 30; ++round) {
+    std::vector<Chunk> few, all;
+    for (std::size_t b = 0; b < kSlots; ++b) {
+      // In some rounds one slot wants its logits, and in some one reads several tokens.
+      const bool wants = round % 5 == 2 && b == 3;
+      if (round % 7 == 3 && b == 5) next[b].resize(4, next[b][0]);
+      few.push_back({.slot = tokens_only[b], .tokens = next[b], .wanted = wants ? Wanted::Last : Wanted::Token});
+      all.push_back({.slot = with_logits[b], .tokens = next[b]});
+    }
+    const auto drawn = engine.run(few), shown = engine.run(all);
+    for (std::size_t b = 0; b < kSlots; ++b) {
+      const auto logits = last_logits(shown.entries[b]);
+      const auto best = static_cast<std::int32_t>(std::ranges::max_element(logits) - logits.begin());
+      if (few[b].wanted == Wanted::Token) {
+        ASSERT_EQ(drawn.entries[b].token, best) << "slot " << b << ", round " << round;
+      }
+      next[b] = {best};
+    }
+  }
+  for (std::size_t b = 0; b < kSlots; ++b) {
+    EXPECT_EQ(engine.position(tokens_only[b]), engine.position(with_logits[b]));
+    EXPECT_EQ(engine.snapshot(tokens_only[b]).parts, engine.snapshot(with_logits[b]).parts) << "slot " << b;
+  }
+}
+
 }  // namespace essh

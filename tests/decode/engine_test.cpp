@@ -42,6 +42,11 @@ TEST(Engine, GeneratesWhatSingleStepsDraw) {
   check_generate(stream, {});
 }
 
+TEST(Engine, TokensAloneAreThoseOfTheLogits) {
+  auto stream = cpu_stream(2);
+  check_tokens(stream, {});
+}
+
 // Slots of one engine, and two engines of one stream, from threads of their own.
 TEST(Engine, IsUsableFromAnyThread) {
   auto stream = cpu_stream(2);

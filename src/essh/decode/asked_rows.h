@@ -24,9 +24,11 @@ struct Asked {
   bool scores() const { return chunk->wanted == Wanted::Scores; }
 };
 
+// Rows whose logits or losses come back; those of a token that is drawn on the device do not.
 inline Index wanted_rows(const Chunk& chunk) {
   switch (chunk.wanted) {
     case Wanted::Last:
+    case Wanted::Token:
       return 1;
     case Wanted::Rows:
       return std::ssize(chunk.rows);

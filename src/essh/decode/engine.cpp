@@ -5,6 +5,7 @@
 #include <cstring>
 #include <map>
 #include <numeric>
+#include <set>
 
 #include "essh/decode/asked_rows.h"
 #include "essh/decode/slot_state.h"
@@ -154,10 +155,7 @@ class Engine::Typed : public Impl {
       const auto left = static_cast<std::size_t>(steps) - tokens.size() / count;
       const auto now = std::min({kUnseenSteps, left, std::max<std::size_t>(1, kKeys / count)});
       const auto drawn = draw(model, states, inputs, static_cast<Index>(now));
-      for (const auto key : drawn) {
-        if (key == 0) fail(ErrorKind::BadFile, "no logit is a number; the weights are damaged");
-        tokens.push_back(token_of_key(key));
-      }
+      for (const auto key : drawn) tokens.push_back(token_of(key));
       for (std::size_t b = 0; b < count; ++b) {
         std::vector<std::int32_t> fed = {inputs[b]};
         for (std::size_t step = 0; step < now; ++step) fed.push_back(token_of_key(drawn[step * count + b]));
@@ -171,6 +169,7 @@ class Engine::Typed : public Impl {
 
   void run(std::span<const Chunk> chunks, Outputs& outputs) override {
     check(chunks);
+    find_drawn(chunks);
     place_outputs(chunks, outputs);
     std::vector<std::vector<Piece>> pieces;
     for (std::size_t i = 0; i < chunks.size(); ++i) pieces.push_back(cut(chunks[i], i));
@@ -189,6 +188,7 @@ class Engine::Typed : public Impl {
         for (std::size_t i = 0; i < chunks.size(); ++i) {
           if (entry(chunks[i].slot).model != model || next[i] == pieces[i].size()) continue;
           const auto& piece = pieces[i][next[i]];
+          if (rows > 0 && is_drawn(chunks[i]) != is_drawn(chunks[pass.front().chunk])) continue;
           // Single tokens have passes of their own where these are streamed.
           if (alone && rows > 0 && (piece.length == 1) != (pass.front().length == 1)) continue;
           if (rows > 0 && rows + piece.length > std::max(kPassRows, options_.piece)) continue;
@@ -205,6 +205,11 @@ class Engine::Typed : public Impl {
         auto& drawn = outputs.entries[i].token;
         drawn = sampler->draw({outputs.entries[i].logits.data, static_cast<std::size_t>(model_.config().vocab_size)});
         sampler->see(drawn);
+      } else if (const auto logits = outputs.entries[i].logits; chunks[i].wanted == Wanted::Token && !logits.empty()) {
+        LogitKey best = 0;
+        for (Index token = 0; token < logits.cols; ++token)
+          best = std::max(best, logit_key(logits(0, token), static_cast<std::int32_t>(token)));
+        outputs.entries[i].token = token_of(best);
       }
     }
   }
@@ -215,6 +220,25 @@ class Engine::Typed : public Impl {
     TierModel<T>* model;
     std::unique_ptr<SlotState> state;
   };
+
+  static std::int32_t token_of(LogitKey key) {
+    if (key == 0) fail(ErrorKind::BadFile, "no logit is a number; the weights are damaged");
+    return token_of_key(key);
+  }
+
+  // The tiers of whose single tokens only the most likely next ones are wanted.
+  void find_drawn(std::span<const Chunk> chunks) {
+    drawn_tiers_.clear();
+    for (const auto& chunk : chunks) {
+      if (chunk.tokens.size() == 1) drawn_tiers_.insert(entry(chunk.slot).model);
+    }
+    for (const auto& chunk : chunks) {
+      if (chunk.tokens.size() == 1 && chunk.wanted != Wanted::Token) drawn_tiers_.erase(entry(chunk.slot).model);
+    }
+  }
+  bool is_drawn(const Chunk& chunk) const {
+    return chunk.tokens.size() == 1 && drawn_tiers_.contains(entry(chunk.slot).model);
+  }
 
   Entry& entry(Slot slot) const {
     const auto found = slots_.find(slot.id);
@@ -261,12 +285,13 @@ class Engine::Typed : public Impl {
     const Index vocabulary = model_.config().vocab_size;
     std::size_t size = 0;
     const auto width = [&](const Chunk& chunk) { return chunk.wanted == Wanted::Scores ? 1 : vocabulary; };
-    for (const auto& chunk : chunks) size += static_cast<std::size_t>(wanted_rows(chunk) * width(chunk));
+    const auto rows_of = [&](const Chunk& chunk) { return is_drawn(chunk) ? 0 : wanted_rows(chunk); };
+    for (const auto& chunk : chunks) size += static_cast<std::size_t>(rows_of(chunk) * width(chunk));
     outputs.entries.assign(chunks.size(), {});
     if (outputs.storage.size() < size) outputs.storage.resize(size);
     const float* at = outputs.storage.data();
     for (std::size_t i = 0; i < chunks.size(); ++i) {
-      const Index rows = wanted_rows(chunks[i]);
+      const Index rows = rows_of(chunks[i]);
       if (chunks[i].wanted == Wanted::Scores)
         outputs.entries[i].losses = {at, static_cast<std::size_t>(rows)};
       else if (rows > 0)
@@ -455,7 +480,20 @@ class Engine::Typed : public Impl {
     stream_.copy(found, step.keys.data(), step.keys.bytes());
   }
 
+  // Single tokens of which only the next are wanted.
+  void draw_pass(TierModel<T>& model, std::span<const Chunk> chunks, std::span<const Piece> pieces, Outputs& outputs) {
+    std::vector<SlotState*> states;
+    std::vector<std::int32_t> tokens;
+    for (const auto& piece : pieces) {
+      states.push_back(entry(chunks[piece.chunk].slot).state.get());
+      tokens.push_back(chunks[piece.chunk].tokens[0]);
+    }
+    const auto keys = draw(model, states, tokens, 1);
+    for (std::size_t b = 0; b < pieces.size(); ++b) outputs.entries[pieces[b].chunk].token = token_of(keys[b]);
+  }
+
   void run_pass(TierModel<T>& model, std::span<const Chunk> chunks, std::vector<Piece>& pieces, Outputs& outputs) {
+    if (is_drawn(chunks[pieces.front().chunk])) return draw_pass(model, chunks, pieces, outputs);
     std::ranges::stable_sort(pieces, {}, &Piece::length);
     const auto count = static_cast<Index>(pieces.size());
     std::vector<Segment> segments;
@@ -503,7 +541,7 @@ class Engine::Typed : public Impl {
     }
 
     const bool steps = rows == count && std::ssize(asked) > 0 && std::ranges::all_of(pieces, [&](const Piece& p) {
-                         return chunks[p.chunk].wanted == Wanted::Last;
+                         return chunks[p.chunk].wanted == Wanted::Last || chunks[p.chunk].wanted == Wanted::Token;
                        });
     if (steps) {
       auto& step = step_of(model, count, longest);
@@ -550,6 +588,7 @@ class Engine::Typed : public Impl {
     };
     switch (chunk.wanted) {
       case Wanted::Last:
+      case Wanted::Token:
         if (piece.last) add(piece.begin + piece.length - 1, 1, 0);
         break;
       case Wanted::All:
@@ -683,6 +722,7 @@ class Engine::Typed : public Impl {
   mutable std::map<std::int64_t, Entry> slots_;
   std::map<std::pair<const TierModel<T>*, Index>, std::vector<std::unique_ptr<SlotState>>> pools_;
   std::int64_t last_id_ = 0;
+  std::set<const TierModel<T>*> drawn_tiers_;  // of the run at work
   std::vector<std::byte> inputs_;
   Array<LogitKey> keys_;
   std::size_t keys_used_ = 0;

@@ -34,9 +34,10 @@ struct SlotOptions {
   Index rewind = 0;  // by how many tokens it can be rolled back, up to kSpareRows; each costs a copy of fixed parts
 };
 
-// Which logits a chunk wants. Scores: of all positions against given targets, as losses. Dropped: of all positions,
-// computed and thrown away, for measurements.
-enum class Wanted { Nothing, Last, All, Rows, Scores, Dropped };
+// What a chunk wants: logits of its last position, of some or of all. Token: the most likely next token, drawn where
+// the logits are, if all single tokens of a tier want no more. Scores: losses of all positions against given targets.
+// Dropped: logits of all positions, computed and thrown away, for measurements.
+enum class Wanted { Nothing, Last, Token, All, Rows, Scores, Dropped };
 
 // More tokens of a slot.
 struct Chunk {
@@ -52,9 +53,9 @@ inline constexpr std::int32_t kUnscored = -1;
 // What a pass found for each chunk, in their order. Reuse it from pass to pass to save its memory.
 struct Outputs {
   struct Entry {
-    Matrix<const float> logits;     // the rows wanted x vocabulary
+    Matrix<const float> logits;     // the rows wanted x vocabulary; Token: perhaps
     std::span<const float> losses;  // Scores: -log p of each target, 0 where there is none
-    std::int32_t token = -1;        // drawn by the sampler
+    std::int32_t token = -1;        // drawn by the sampler, or the most likely one
   };
   std::vector<Entry> entries;
   std::vector<float> storage;

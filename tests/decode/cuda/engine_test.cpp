@@ -30,6 +30,12 @@ TEST_P(EngineCuda, GeneratesWhatSingleStepsDraw) {
   check_generate(stream, {.precision = GetParam(), .fused = false});
 }
 
+TEST_P(EngineCuda, TokensAloneAreThoseOfTheLogits) {
+  Stream stream(std::make_unique<cuda::Stream>());
+  check_tokens(stream, {.precision = GetParam()});
+  check_tokens(stream, {.precision = GetParam(), .fused = false});
+}
+
 // Recorded steps, batches and prompts against the CPU.
 TEST_P(EngineCuda, AgreesWithTheCpu) {
   Stream gpu(std::make_unique<cuda::Stream>());
