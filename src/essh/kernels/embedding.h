@@ -4,12 +4,13 @@
 
 namespace essh {
 
-// x[r] = table[tokens[r]]. Tokens are inside the table; whoever takes them from outside checks.
-template <class T>
+// x[r] = table[tokens[r]]. Tokens are inside the table; whoever takes them from outside checks. X, the type of x, is T
+// or Wide<T>.
+template <class T, class X = T>
 struct EmbeddingForward {
   Vector<const std::int32_t> tokens;
   Weight table;  // vocabulary x width; on CUDA in T
-  Matrix<T> x;   // (=)
+  Matrix<X> x;   // (=)
 };
 
 template <class T>
@@ -19,10 +20,10 @@ struct EmbeddingBackward {
   Matrix<Wide<T>> d_table;  // (+=)
 };
 
-template <class T>
-void run(cpu::Stream&, const EmbeddingForward<T>&);
-template <class T>
-void run(cuda::Stream&, const EmbeddingForward<T>&);
+template <class T, class X>
+void run(cpu::Stream&, const EmbeddingForward<T, X>&);
+template <class T, class X>
+void run(cuda::Stream&, const EmbeddingForward<T, X>&);
 template <class T>
 void run(cpu::Stream&, const EmbeddingBackward<T>&);
 template <class T>

@@ -3,10 +3,10 @@
 
 namespace essh {
 
-// y = gain * x / rms(x), rms(x) = sqrt(mean(x^2) + eps), row by row. y may alias x.
-template <class T>
+// y = gain * x / rms(x), rms(x) = sqrt(mean(x^2) + eps), row by row. X, the type of x, is T or Wide<T>. y may alias x.
+template <class T, class X = T>
 struct RmsNormForward {
-  Matrix<const T> x;            // tokens x width
+  Matrix<const X> x;            // tokens x width
   Vector<const Wide<T>> gain;   // width
   Matrix<T> y;                  // (=)
   Vector<Wide<T>> inverse_rms;  // (=) tokens, kept for backward; may be empty
@@ -14,23 +14,24 @@ struct RmsNormForward {
 };
 
 // d_x += the gradient through the norm; d_gain += its sum over tokens. d_gain may be empty.
-template <class T>
+template <class T, class X = T>
 struct RmsNormBackward {
-  Matrix<const T> x;
+  Matrix<const X> x;
   Vector<const Wide<T>> gain;
   Vector<const Wide<T>> inverse_rms;
   Matrix<const T> d_y;
-  Matrix<T> d_x;           // (+=)
+  Matrix<X> d_x;           // (+=)
   Vector<Wide<T>> d_gain;  // (+=)
+  Matrix<T> rounded = {};  // (=) d_x once more, as an operand of products; may be empty
 };
 
-template <class T>
-void run(cpu::Stream&, const RmsNormForward<T>&);
-template <class T>
-void run(cuda::Stream&, const RmsNormForward<T>&);
-template <class T>
-void run(cpu::Stream&, const RmsNormBackward<T>&);
-template <class T>
-void run(cuda::Stream&, const RmsNormBackward<T>&);
+template <class T, class X>
+void run(cpu::Stream&, const RmsNormForward<T, X>&);
+template <class T, class X>
+void run(cuda::Stream&, const RmsNormForward<T, X>&);
+template <class T, class X>
+void run(cpu::Stream&, const RmsNormBackward<T, X>&);
+template <class T, class X>
+void run(cuda::Stream&, const RmsNormBackward<T, X>&);
 
 }  // namespace essh

@@ -51,7 +51,7 @@ class AttentionMixer : public Mixer<T> {
     o_ = layout.find(layer, "self_attn.o_proj.weight");
   }
 
-  void forward(const Pass& pass, const Weights& weights, Matrix<const T> u, Matrix<const T> x, Matrix<T> y,
+  void forward(const Pass& pass, const Weights& weights, Matrix<const T> u, const Residual<T>& x, const Residual<T>& y,
                std::unique_ptr<MixerTape>* tape) const override {
     auto kept = std::make_unique<AttentionTape<T>>();
     project(pass, weights, u, *kept);
@@ -91,8 +91,8 @@ class AttentionMixer : public Mixer<T> {
     pass.arena.release(mark);
   }
 
-  void extend(const Pass& pass, const Weights& weights, Matrix<const T> u, Matrix<T> x, const SequenceBatch& sequences,
-              std::size_t first_part) const override {
+  void extend(const Pass& pass, const Weights& weights, Matrix<const T> u, const Residual<T>& x,
+              const SequenceBatch& sequences, std::size_t first_part) const override {
     AttentionTape<T> step;
     project(pass, weights, u, step);
     for (const auto& segment : sequences.segments) {
@@ -203,8 +203,9 @@ class AttentionMixer : public Mixer<T> {
     pass.arena.release(mark);
   }
 
-  void add_output(const Pass& pass, const Weights& weights, Matrix<const T> out, Matrix<const T> x, Matrix<T> y) const {
-    launch(pass.stream, Linear<T>{.x = out, .weights = {&weights[o_], 1}, .y = y, .addend = x, .bits = pass.bits});
+  void add_output(const Pass& pass, const Weights& weights, Matrix<const T> out, const Residual<T>& x,
+                  const Residual<T>& y) const {
+    add_product<T>(pass.stream, out, weights[o_], 1, pass.bits, x, y);
   }
 
   Sizes sizes_;

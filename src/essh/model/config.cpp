@@ -189,6 +189,7 @@ Json config_json(const ModelConfig& config) {
     drop({"attention_layers", "num_attention_heads", "head_dim", "rope_theta", "sliding_window"});
   if (config.sliding_attention.num_key_value_heads == 0) drop({"num_key_value_heads"});
   if (!config.has(MixerKind::FullAttention)) drop({"full_attention"});
+  if (!config.residual_in_fp32) drop({"residual_in_fp32"});
   if (config.quantization.format.empty()) drop({"quantization_config"});
   const auto& elastic = config.elastic;
   const TwoRate rates{elastic.channels.full, elastic.ffn.full, elastic.channels.exponent, elastic.ffn.exponent,

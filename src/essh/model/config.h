@@ -50,6 +50,7 @@ struct ModelConfig {
   double rms_norm_eps = 1e-5;
   double value_norm_eps = 1e-6;
   bool tie_word_embeddings = true;
+  bool residual_in_fp32 = false;  // also where the arithmetic is bf16
   std::string torch_dtype = "float32";
   QuantizationConfig quantization = {};
   Index bos_token_id = 0;
@@ -99,6 +100,8 @@ void fields(Visitor& visit, ModelConfig& c) {
   visit("rms_norm_eps", c.rms_norm_eps, Field{.help = "epsilon of RMSNorm", .min = 0, .max = 1});
   visit("value_norm_eps", c.value_norm_eps, Field{.help = "epsilon of the value blend", .min = 0, .max = 1});
   visit("tie_word_embeddings", c.tie_word_embeddings, Field{.help = "the embedding is the output head"});
+  visit("residual_in_fp32", c.residual_in_fp32,
+        Field{.help = "the residual stream is float32, also where the arithmetic is bf16"});
   visit("torch_dtype", c.torch_dtype, Field{.help = "dtype of the stored matrices"});
   visit("quantization_config", c.quantization, Field{.help = "how matrices are quantised"});
   visit("bos_token_id", c.bos_token_id, Field{.help = "token before a text", .min = 0, .max = kMany});

@@ -7,8 +7,8 @@
 namespace essh {
 
 template <class T>
-void FeedForward<T>::forward(const Pass& pass, const Weights& weights, Matrix<const T> u, Matrix<const T> x,
-                             Matrix<T> y, Tape* tape) const {
+void FeedForward<T>::forward(const Pass& pass, const Weights& weights, Matrix<const T> u, const Residual<T>& x,
+                             const Residual<T>& y, Tape* tape) const {
   const Index units = pass.capacity.ffn;
   const auto linear = gate_up(pass.capacity);
   const auto both = pass.arena.matrix<T>(u.rows, 2 * units);
@@ -18,8 +18,7 @@ void FeedForward<T>::forward(const Pass& pass, const Weights& weights, Matrix<co
   launch(pass.stream, SwigluForward<T>{.gate = linear.part(both, 0), .up = linear.part(both, 1), .hidden = hidden});
   if (!pass.ffn_squares.empty())
     launch(pass.stream, ColumnSquares<T>{.x = hidden, .sums = {pass.ffn_squares.row(layer_), units}});
-  const auto down = weights[down_].left(units);
-  launch(pass.stream, Linear<T>{.x = hidden, .weights = {&down, 1}, .y = y, .addend = x, .bits = pass.bits});
+  add_product<T>(pass.stream, hidden, weights[down_].left(units), 1, pass.bits, x, y);
   pass.arena.release(mark);
   if (tape) *tape = {both};
 }

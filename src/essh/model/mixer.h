@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "essh/device/stream.h"
-#include "essh/kernels/linear.h"
+#include "essh/model/residual.h"
 #include "essh/model/tensors.h"
 
 namespace essh {
@@ -90,14 +90,14 @@ class Mixer {
   virtual ~Mixer() = default;
 
   // y = x + mix(u); y may be x. The tape is filled when it will be wanted by backward; its memory outlives the call.
-  virtual void forward(const Pass& pass, const Weights& weights, Matrix<const T> u, Matrix<const T> x, Matrix<T> y,
-                       std::unique_ptr<MixerTape>* tape) const = 0;
-  // d_u = gradient of u given d_y; gradients of the weights are added.
+  virtual void forward(const Pass& pass, const Weights& weights, Matrix<const T> u, const Residual<T>& x,
+                       const Residual<T>& y, std::unique_ptr<MixerTape>* tape) const = 0;
+  // d_u = gradient of u given d_y, rounded to T; gradients of the weights are added.
   virtual void backward(const Pass& pass, const Weights& weights, const Gradients<T>& gradients, Matrix<const T> u,
                         Matrix<const T> d_y, const MixerTape& tape, Matrix<T> d_u) const = 0;
   // x += mix(u) for the tokens of a recurrent pass at full capacity; `first_part` counts the parts of the state of the
   // layers before. The states advance.
-  virtual void extend(const Pass& pass, const Weights& weights, Matrix<const T> u, Matrix<T> x,
+  virtual void extend(const Pass& pass, const Weights& weights, Matrix<const T> u, const Residual<T>& x,
                       const SequenceBatch& sequences, std::size_t first_part) const = 0;
 };
 

@@ -23,23 +23,47 @@ Model<T>::Model(const ModelConfig& config)
 }
 
 template <class T>
-Matrix<T> Model<T>::norm(const Pass& pass, const Weights& weights, std::size_t gain, Matrix<const T> x, Matrix<T> y,
+Residual<T> Model<T>::new_residual(Arena& arena, Index rows) const {
+  if constexpr (!std::is_same_v<T, W>) {
+    if (config_.residual_in_fp32) return arena.matrix<W>(rows, config_.hidden_size);
+  }
+  return arena.matrix<T>(rows, config_.hidden_size);
+}
+
+template <class T>
+Residual<T> Model<T>::embed(const Pass& pass, const Weights& weights, Vector<const std::int32_t> tokens) const {
+  const auto x = new_residual(pass.arena, tokens.size);
+  std::visit(
+      [&]<class R>(Matrix<R> to) {
+        launch(pass.stream, EmbeddingForward<T, R>{.tokens = tokens, .table = weights[embedding_], .x = to});
+      },
+      x);
+  return x;
+}
+
+template <class T>
+Matrix<T> Model<T>::norm(const Pass& pass, const Weights& weights, std::size_t gain, const Residual<T>& x, Matrix<T> y,
                          Vector<W> inverse_rms) const {
-  launch(pass.stream,
-         RmsNormForward<T>{
-             .x = x, .gain = weights.vector<W>(gain), .y = y, .inverse_rms = inverse_rms, .eps = config_.rms_norm_eps});
+  std::visit(
+      [&]<class R>(Matrix<R> from) {
+        launch(pass.stream, RmsNormForward<T, R>{.x = from,
+                                                 .gain = weights.vector<W>(gain),
+                                                 .y = y,
+                                                 .inverse_rms = inverse_rms,
+                                                 .eps = config_.rms_norm_eps});
+      },
+      x);
   return y;
 }
 
 template <class T>
 Matrix<T> Model<T>::forward(const Pass& pass, const Weights& weights, Vector<const std::int32_t> tokens,
                             Tape* tape) const {
-  const Index rows = pass.tokens(), width = config_.hidden_size;
-  const auto u = pass.arena.matrix<T>(rows, width);
-  auto x = pass.arena.matrix<T>(rows, width);
-  launch(pass.stream, EmbeddingForward<T>{.tokens = tokens, .table = weights[embedding_], .x = x});
+  const Index rows = pass.tokens();
+  const auto u = pass.arena.matrix<T>(rows, config_.hidden_size);
+  auto x = embed(pass, weights, tokens);
   // With a tape, each residual gets its own matrix, for backward.
-  const auto next_x = [&] { return tape ? pass.arena.matrix<T>(rows, width) : x; };
+  const auto next_x = [&] { return tape ? new_residual(pass.arena, rows) : x; };
   for (const auto& block : blocks_) {
     BlockTape kept;
     const auto block_mark = pass.arena.mark();
@@ -74,17 +98,27 @@ void Model<T>::backward(const Pass& pass, const Weights& weights, const Gradient
   const Index rows = pass.tokens(), width = config_.hidden_size;
   const auto mark = pass.arena.mark();
   const auto like_x = [&] { return pass.arena.matrix<T>(rows, width); };
-  const auto d_x = like_x(), d_u = like_x(), u = like_x();
-  const auto norm_backward = [&](std::size_t gain, Matrix<const T> x, Vector<const W> inverse_rms,
+  const auto d_residual = new_residual(pass.arena, rows);
+  const auto d_u = like_x(), u = like_x();
+  // Products take the residual's gradient in T: itself, or a copy that each norm rounds.
+  const auto* in_t = std::get_if<Matrix<T>>(&d_residual);
+  const auto rounded = in_t ? Matrix<T>{} : like_x();
+  const auto d_x = in_t ? *in_t : rounded;
+  const auto norm_backward = [&](std::size_t gain, const Residual<T>& x, Vector<const W> inverse_rms,
                                  Matrix<const T> d_y) {
-    launch(pass.stream, RmsNormBackward<T>{.x = x,
-                                           .gain = weights.vector<W>(gain),
-                                           .inverse_rms = inverse_rms,
-                                           .d_y = d_y,
-                                           .d_x = d_x,
-                                           .d_gain = gradients.vector(gain)});
+    std::visit(
+        [&]<class R>(Matrix<R> d) {
+          launch(pass.stream, RmsNormBackward<T, R>{.x = std::get<Matrix<R>>(x),
+                                                    .gain = weights.vector<W>(gain),
+                                                    .inverse_rms = inverse_rms,
+                                                    .d_y = d_y,
+                                                    .d_x = d,
+                                                    .d_gain = gradients.vector(gain),
+                                                    .rounded = rounded});
+        },
+        d_residual);
   };
-  launch(pass.stream, Fill<T>{.x = d_x, .value = 0});
+  std::visit([&]<class R>(Matrix<R> d) { launch(pass.stream, Fill<R>{.x = d, .value = 0}); }, d_residual);
   norm_backward(last_gain_, tape.x, tape.inverse_rms, d_hidden);
   for (std::size_t i = blocks_.size(); i-- > 0;) {
     const auto& block = blocks_[i];
@@ -97,7 +131,11 @@ void Model<T>::backward(const Pass& pass, const Weights& weights, const Gradient
     norm_backward(block.mixer_gain, kept.x, kept.inverse_rms, d_u);
     if (pass.layer_done) (*pass.layer_done)(static_cast<Index>(i));
   }
-  launch(pass.stream, EmbeddingBackward<T>{.tokens = tokens, .d_x = d_x, .d_table = gradients.matrix(embedding_)});
+  std::visit(
+      [&]<class R>(Matrix<R> d) {
+        launch(pass.stream, EmbeddingBackward<R>{.tokens = tokens, .d_x = d, .d_table = gradients.matrix(embedding_)});
+      },
+      d_residual);
   pass.arena.release(mark);
 }
 
@@ -120,9 +158,8 @@ void Model<T>::head_backward(const Pass& pass, const Weights& weights, const Gra
 template <class T>
 Matrix<T> Model<T>::extend(const Pass& pass, const Weights& weights, Vector<const std::int32_t> tokens,
                            const SequenceBatch& sequences) const {
-  const auto u = pass.arena.matrix<T>(tokens.size, config_.hidden_size),
-             x = pass.arena.matrix<T>(tokens.size, config_.hidden_size);
-  launch(pass.stream, EmbeddingForward<T>{.tokens = tokens, .table = weights[embedding_], .x = x});
+  const auto u = pass.arena.matrix<T>(tokens.size, config_.hidden_size);
+  const auto x = embed(pass, weights, tokens);
   for (const auto& block : blocks_) {
     const auto mark = pass.arena.mark();
     block.mixer->extend(pass, weights, norm(pass, weights, block.mixer_gain, x, u, {}), x, sequences, block.first_part);

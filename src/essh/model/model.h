@@ -22,14 +22,14 @@ class Model {
 
   // What a forward pass keeps for its backward pass, in the pass's arena.
   struct BlockTape {
-    Matrix<T> x, x_mixed;  // entering the block, and after the mixer
+    Residual<T> x, x_mixed;  // entering the block, and after the mixer
     Vector<W> inverse_rms, inverse_rms_mixed;
     std::unique_ptr<MixerTape> mixer;
     typename FeedForward<T>::Tape feed_forward;
   };
   struct Tape {
     std::vector<BlockTape> blocks;
-    Matrix<T> x;
+    Residual<T> x;
     Vector<W> inverse_rms;
   };
 
@@ -59,8 +59,12 @@ class Model {
     FeedForward<T> feed_forward;
     std::size_t first_part;  // of the state
   };
+  // Uninitialised, in the arena.
+  Residual<T> new_residual(Arena& arena, Index rows) const;
+  // The tokens' rows of the embedding.
+  Residual<T> embed(const Pass& pass, const Weights& weights, Vector<const std::int32_t> tokens) const;
   // y = norm(x); returns y.
-  Matrix<T> norm(const Pass& pass, const Weights& weights, std::size_t gain, Matrix<const T> x, Matrix<T> y,
+  Matrix<T> norm(const Pass& pass, const Weights& weights, std::size_t gain, const Residual<T>& x, Matrix<T> y,
                  Vector<W> inverse_rms) const;
 
   ModelConfig config_;

@@ -37,7 +37,7 @@ class SpectralMixer : public Mixer<T> {
     out_ = find("mixer.out_proj.weight");
   }
 
-  void forward(const Pass& pass, const Weights& weights, Matrix<const T> u, Matrix<const T> x, Matrix<T> y,
+  void forward(const Pass& pass, const Weights& weights, Matrix<const T> u, const Residual<T>& x, const Residual<T>& y,
                std::unique_ptr<MixerTape>* tape) const override {
     const auto linear = projections(pass.capacity);
     const auto projection = pass.arena.matrix<T>(pass.tokens(), linear.columns()),
@@ -140,8 +140,8 @@ class SpectralMixer : public Mixer<T> {
     pass.arena.release(mark);
   }
 
-  void extend(const Pass& pass, const Weights& weights, Matrix<const T> u, Matrix<T> x, const SequenceBatch& sequences,
-              std::size_t first_part) const override {
+  void extend(const Pass& pass, const Weights& weights, Matrix<const T> u, const Residual<T>& x,
+              const SequenceBatch& sequences, std::size_t first_part) const override {
     const auto linear = projections(pass.capacity);
     const auto projection = pass.arena.matrix<T>(u.rows, linear.columns()),
                z = pass.arena.matrix<T>(u.rows, pass.capacity.channels * width_);
@@ -219,14 +219,10 @@ class SpectralMixer : public Mixer<T> {
     return v;
   }
 
-  void add_output(const Pass& pass, const Weights& weights, Matrix<const T> z, Matrix<const T> x, Matrix<T> y) const {
-    const auto out = weights[out_].left(z.cols);
-    launch(pass.stream, Linear<T>{.x = z,
-                                  .weights = {&out, 1},
-                                  .y = y,
-                                  .scale = 1 / std::sqrt(static_cast<double>(pass.capacity.channels)),
-                                  .addend = x,
-                                  .bits = pass.bits});
+  void add_output(const Pass& pass, const Weights& weights, Matrix<const T> z, const Residual<T>& x,
+                  const Residual<T>& y) const {
+    const double scale = 1 / std::sqrt(static_cast<double>(pass.capacity.channels));
+    add_product<T>(pass.stream, z, weights[out_].left(z.cols), scale, pass.bits, x, y);
   }
 
   Modes<const W> tables(const Weights& w, Capacity capacity) const {

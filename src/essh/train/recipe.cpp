@@ -244,6 +244,7 @@ ModelConfig recipe_config(const Recipe& recipe, Index tokens, Index eos) {
     attention->num_key_value_heads = r.num_key_value_heads;
   }
   if (!c.attention_layers.empty() && c.sliding_window == 0) c.sliding_window = recipe.data.context;
+  c.residual_in_fp32 = r.residual_in_fp32;
   c.bos_token_id = c.eos_token_id = eos;
   if (c.elastic.channels.full > 0)
     c.elastic =

@@ -29,6 +29,7 @@ struct ModelRecipe {
   std::string modes = "hankel";
   std::string clock = "input";
   std::string gates = "input";
+  bool residual_in_fp32 = false;
   std::string tier = {};
   std::string start = {};
 };
@@ -139,6 +140,8 @@ void fields(Visitor& visit, ModelRecipe& r) {
                       "s4d_lin"});
   visit("clock", r.clock, Field{.help = "input, or fixed: no dependence on the token"});
   visit("gates", r.gates, Field{.help = "input, or neutral: both gates stay at one"});
+  visit("residual_in_fp32", r.residual_in_fp32,
+        Field{.help = "keep the residual stream in float32 where the arithmetic is bf16"});
   visit("tier", r.tier, Field{.help = "train this one capacity as a model of its own (a specialist), e.g. T4"});
   visit("start", r.start, Field{.help = "a model folder to start from instead of initial weights"});
 }

@@ -15,8 +15,8 @@ void widen_row(const std::byte* stored, Index count, T* x) {
 
 }  // namespace
 
-template <class T>
-void run(cpu::Stream& stream, const EmbeddingForward<T>& op) {
+template <class T, class X>
+void run(cpu::Stream& stream, const EmbeddingForward<T, X>& op) {
   stream.pool().split(op.tokens.size, [&](Index begin, Index end, int) {
     for (Index r = begin; r < end; ++r) {
       const auto* stored = op.table.row(op.tokens[r]);

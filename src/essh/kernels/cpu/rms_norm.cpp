@@ -1,16 +1,17 @@
 #include "essh/kernels/rms_norm.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "essh/kernels/cpu/reduce.h"
 
 namespace essh {
 
-template <class T>
-void run(cpu::Stream& stream, const RmsNormForward<T>& op) {
+template <class T, class X>
+void run(cpu::Stream& stream, const RmsNormForward<T, X>& op) {
   stream.pool().split(op.x.rows, [&](Index begin, Index end, int) {
     for (Index r = begin; r < end; ++r) {
-      const T* x = op.x.row(r);
+      const X* x = op.x.row(r);
       T* y = op.y.row(r);
       const T squares = cpu::dot(op.x.cols, x, x);
       const T inverse = T(1) / std::sqrt(squares / static_cast<T>(op.x.cols) + static_cast<T>(op.eps));
@@ -20,25 +21,26 @@ void run(cpu::Stream& stream, const RmsNormForward<T>& op) {
   });
 }
 
-template <class T>
-void run(cpu::Stream& stream, const RmsNormBackward<T>& op) {
+template <class T, class X>
+void run(cpu::Stream& stream, const RmsNormBackward<T, X>& op) {
   const Index width = op.x.cols;
   stream.pool().split(op.x.rows, [&](Index begin, Index end, int) {
     for (Index r = begin; r < end; ++r) {
-      const T* x = op.x.row(r);
+      const X* x = op.x.row(r);
       const T* d_y = op.d_y.row(r);
-      T* d_x = op.d_x.row(r);
+      X* d_x = op.d_x.row(r);
       const T along = cpu::sum_of<T>(width, [&](Index c) { return d_y[c] * op.gain[c] * x[c]; });
       const T inverse = op.inverse_rms[r];
       const T shift = along * inverse * inverse * inverse / static_cast<T>(width);
       for (Index c = 0; c < width; ++c) d_x[c] += inverse * op.gain[c] * d_y[c] - shift * x[c];
+      if (!op.rounded.empty()) std::copy_n(d_x, width, op.rounded.row(r));
     }
   });
   if (op.d_gain.empty()) return;
   // Column ranges, so that the order of the sum does not depend on the number of threads.
   stream.pool().split(width, [&](Index begin, Index end, int) {
     for (Index r = 0; r < op.x.rows; ++r) {
-      const T* x = op.x.row(r);
+      const X* x = op.x.row(r);
       const T* d_y = op.d_y.row(r);
       for (Index c = begin; c < end; ++c) op.d_gain[c] += d_y[c] * x[c] * op.inverse_rms[r];
     }

@@ -6,16 +6,17 @@
 namespace essh {
 namespace {
 
-template <class T>
+template <class T, class X>
 struct Forward {
   Vector<const std::int32_t> tokens;
   Matrix<const T> table;
-  Matrix<T> x;
+  Matrix<X> x;
 
   template <int N>
   __device__ void at(Index row, Index c) const {
-    using Pack = cuda::Pack<T, N>;
-    *reinterpret_cast<Pack*>(x.row(row) + c) = *reinterpret_cast<const Pack*>(table.row(tokens[row]) + c);
+    float values[N];
+    cuda::load(table.row(tokens[row]) + c, values);
+    cuda::store(x.row(row) + c, values);
   }
 };
 
@@ -42,10 +43,10 @@ __global__ void add_rows(EmbeddingBackward<T> op, const std::int32_t* tokens, co
 
 }  // namespace
 
-template <class T>
-void run(cuda::Stream& stream, const EmbeddingForward<T>& op) {
-  const Forward<T> forward{op.tokens, op.table.template as<T>(), op.x};
-  cuda::with_width<T>(
+template <class T, class X>
+void run(cuda::Stream& stream, const EmbeddingForward<T, X>& op) {
+  const Forward<T, X> forward{op.tokens, op.table.template as<T>(), op.x};
+  cuda::with_width<X>(
       [&]<int N>() { cuda::each_pack<N>(stream, "embedding_forward", op.tokens.size, op.x.cols, forward); },
       forward.table, op.x);
 }
@@ -73,6 +74,7 @@ void run(cuda::Stream& stream, const EmbeddingBackward<T>& op) {
 
 template void run(cuda::Stream&, const EmbeddingForward<float>&);
 template void run(cuda::Stream&, const EmbeddingForward<BFloat16>&);
+template void run(cuda::Stream&, const EmbeddingForward<BFloat16, float>&);
 template void run(cuda::Stream&, const EmbeddingBackward<float>&);
 template void run(cuda::Stream&, const EmbeddingBackward<BFloat16>&);
 

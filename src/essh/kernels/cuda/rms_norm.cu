@@ -31,10 +31,10 @@ struct RowShare {
   }
 };
 
-template <int N, int Packs, int Warps, class T>
-__global__ void __launch_bounds__(kThreads) forward(RmsNormForward<T> op) {
+template <int N, int Packs, int Warps, class T, class X>
+__global__ void __launch_bounds__(kThreads) forward(RmsNormForward<T, X> op) {
   using Share = RowShare<N, Packs, Warps>;
-  using Run = cuda::Pack<T, N>;
+  using Run = cuda::Pack<X, N>;
   __shared__ float shared[4];
   cuda::after_previous();
   const Index row = Index{blockIdx.x} * Share::kRows + Share::row(), width = op.x.cols;
@@ -69,10 +69,11 @@ __global__ void __launch_bounds__(kThreads) forward(RmsNormForward<T> op) {
 
 // Rows in turn; every thread keeps the share of d_gain of its columns, and a block's rows are added in order at the
 // end.
-template <int N, int Packs, int Warps, class T>
-__global__ void __launch_bounds__(kThreads) backward(RmsNormBackward<T> op, float* partial) {
+template <int N, int Packs, int Warps, class T, class X>
+__global__ void __launch_bounds__(kThreads) backward(RmsNormBackward<T, X> op, float* partial) {
   using Share = RowShare<N, Packs, Warps>;
-  using Run = cuda::Pack<T, N>;
+  using Run = cuda::Pack<X, N>;
+  using SlopeRun = cuda::Pack<T, N>;
   extern __shared__ float lines[];
   __shared__ float shared[2][4];
   const Index width = op.x.cols;
@@ -81,15 +82,16 @@ __global__ void __launch_bounds__(kThreads) backward(RmsNormBackward<T> op, floa
   for (Index row = Index{blockIdx.x} * Share::kRows + Share::row(); row < op.x.rows;
        row += Index{gridDim.x} * Share::kRows) {
     const float inverse = op.inverse_rms[row];
-    T* d_x = op.d_x.row(row);
-    Run values[Packs], slopes[Packs];
+    X* d_x = op.d_x.row(row);
+    Run values[Packs];
+    SlopeRun slopes[Packs];
     float along = 0;
 #pragma unroll
     for (int pack = 0; pack < Packs; ++pack) {
       const Index c = Share::column(pack);
       if (c >= width) break;
       values[pack] = *reinterpret_cast<const Run*>(op.x.row(row) + c);
-      slopes[pack] = *reinterpret_cast<const Run*>(op.d_y.row(row) + c);
+      slopes[pack] = *reinterpret_cast<const SlopeRun*>(op.d_y.row(row) + c);
     }
 #pragma unroll
     for (int pack = 0; pack < Packs; ++pack) {
@@ -119,6 +121,7 @@ __global__ void __launch_bounds__(kThreads) backward(RmsNormBackward<T> op, floa
             inverse * (gain[i] * cuda::widen(slopes[pack].items[i]) - cuda::widen(values[pack].items[i]) * shift);
       }
       cuda::store(d_x + c, result);
+      if (!op.rounded.empty()) cuda::store(op.rounded.row(row) + c, result);
     }
   }
   if (partial == nullptr) return;
@@ -149,25 +152,25 @@ void with_shares(Index runs, const Body& body) {
 
 }  // namespace
 
-template <class T>
-void run(cuda::Stream& stream, const RmsNormForward<T>& op) {
-  cuda::with_width<T>(
+template <class T, class X>
+void run(cuda::Stream& stream, const RmsNormForward<T, X>& op) {
+  cuda::with_width<X>(
       [&]<int N>() {
         with_shares((op.x.cols + N - 1) / N, [&]<int Packs, int Warps>() {
           cuda::launch(stream, "rms_norm_forward",
                        {cuda::blocks_for(op.x.rows, RowShare<N, Packs, Warps>::kRows), kThreads, 0, true},
-                       forward<N, Packs, Warps, T>, op);
+                       forward<N, Packs, Warps, T, X>, op);
         });
       },
       op.x, op.y, op.gain);
 }
 
-template <class T>
-void run(cuda::Stream& stream, const RmsNormBackward<T>& op) {
+template <class T, class X>
+void run(cuda::Stream& stream, const RmsNormBackward<T, X>& op) {
   if (op.x.rows == 0) return;
   cuda::Scratch scratch(stream);
   const Index width = op.x.cols;
-  cuda::with_width<T>(
+  cuda::with_width<X>(
       [&]<int N>() {
         with_shares((width + N - 1) / N, [&]<int Packs, int Warps>() {
           constexpr int kRows = RowShare<N, Packs, Warps>::kRows;
@@ -175,17 +178,19 @@ void run(cuda::Stream& stream, const RmsNormBackward<T>& op) {
               std::min(cuda::blocks_for(op.x.rows, kRows), static_cast<unsigned>(stream.multiprocessors() * 6));
           float* partial = op.d_gain.empty() ? nullptr : scratch.take<float>(Index{blocks} * width);
           const std::size_t bytes = partial ? static_cast<std::size_t>(kRows * width) * sizeof(float) : 0;
-          cuda::launch(stream, "rms_norm_backward", {blocks, kThreads, bytes}, backward<N, Packs, Warps, T>, op,
+          cuda::launch(stream, "rms_norm_backward", {blocks, kThreads, bytes}, backward<N, Packs, Warps, T, X>, op,
                        partial);
           if (partial) cuda::add_lines(stream, partial, blocks, width, op.d_gain.data);
         });
       },
-      op.x, op.d_y, op.d_x, op.gain);
+      op.x, op.d_y, op.d_x, op.gain, op.rounded);
 }
 
 template void run(cuda::Stream&, const RmsNormForward<float>&);
 template void run(cuda::Stream&, const RmsNormForward<BFloat16>&);
+template void run(cuda::Stream&, const RmsNormForward<BFloat16, float>&);
 template void run(cuda::Stream&, const RmsNormBackward<float>&);
 template void run(cuda::Stream&, const RmsNormBackward<BFloat16>&);
+template void run(cuda::Stream&, const RmsNormBackward<BFloat16, float>&);
 
 }  // namespace essh
