@@ -25,7 +25,7 @@ struct Options {
   std::vector<Index> lengths = {2048};
   TrainingBench training;
   PrefillBench prefill;
-  bool mixed = false, profile = false, last_logit = false, json = false;
+  bool mixed = false, residual_in_fp32 = false, profile = false, last_logit = false, json = false;
 };
 
 Json sample_fields(const Rates& rates) {
@@ -55,7 +55,8 @@ void print_peak(Device device) {
 
 void bench_training(const Options& o) {
   OpenDevice device(o.device);
-  const auto config = preset(o.model);
+  auto config = preset(o.model);
+  config.residual_in_fp32 = o.residual_in_fp32;
   auto bench = o.training;
   if (o.mixed) {
     const auto names = recipe_names();
@@ -79,6 +80,7 @@ void bench_training(const Options& o) {
                    {"accumulation", o.training.accumulation},
                    {"context", o.training.context},
                    {"mixed", o.mixed},
+                   {"residual_in_fp32", o.residual_in_fp32},
                    {"shares", shares},
                    {"teacher_passes", result.teacher_passes},
                    {"flops_per_token", result.flops_per_token},
@@ -89,14 +91,14 @@ void bench_training(const Options& o) {
     fmt::print("{}\n", to_text(object, 2));
   } else {
     fmt::print(
-        "{} on {}: training, micro-batch {} x {}, context {}{}: {} +- {} tok/s ({}FLOP/s in products at full "
+        "{} on {}: training, micro-batch {} x {}, context {}{}{}: {} +- {} tok/s ({}FLOP/s in products at full "
         "capacity), {} of weights, gradients and moments, {} of activations, {} at most, loss {:.3f}\n",
         o.model, device.stream.description(), o.training.micro_batch, o.training.accumulation, o.training.context,
         o.mixed ? fmt::format(", {} of {} micro-batches below full capacity, {} with a teacher", reduced, all,
                               result.teacher_passes)
                 : "",
-        format_count(result.rates.mean()), format_count(result.rates.deviation()),
-        format_count(result.flops_per_token * result.rates.mean()),
+        o.residual_in_fp32 ? ", residual in float32" : "", format_count(result.rates.mean()),
+        format_count(result.rates.deviation()), format_count(result.flops_per_token * result.rates.mean()),
         format_bytes(static_cast<double>(result.state_bytes)),
         format_bytes(static_cast<double>(result.activation_bytes)),
         format_bytes(static_cast<double>(peak_bytes(device.stream.device()))), result.loss);
@@ -203,6 +205,8 @@ void add_bench(Verb& app) {
     add_number(*kind, "--steps", o->training.steps, "timed steps", 1, 1 << 20)->capture_default_str();
     kind->add_flag("--mixed", o->mixed,
                    "capacities as the sampler draws them after the warm-up, by the recipe of this name or the paper's");
+    kind->add_flag("--residual-in-fp32", o->residual_in_fp32,
+                   "keep the residual stream in float32 where the arithmetic is bf16");
     kind->add_flag("--profile", o->training.profile, "GPU time by kernel, of a few further micro-batches");
     kind->footer("Example: essh bench train 370m --device cuda --micro-batch 8 --accumulation 16");
   }

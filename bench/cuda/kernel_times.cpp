@@ -130,6 +130,13 @@ void block(Bench& bench, cuda::Stream& stream, const Shape& s) {
     bench.measure(n("rms_norm backward"), bytes(tokens * s.width, 8), "TB/s", [&] {
       run(stream, RmsNormBackward<B>{x, gain, inverse, y, d, d_gain});
     });
+    const auto wide_x = bench.matrix<float>(tokens, s.width), wide_d = bench.matrix<float>(tokens, s.width);
+    bench.measure(n("rms_norm forward, float32 residual"), bytes(tokens * s.width, 6), "TB/s", [&] {
+      run(stream, RmsNormForward<B, float>{wide_x, gain, y, inverse, 1e-5});
+    });
+    bench.measure(n("rms_norm backward, float32 residual"), bytes(tokens * s.width, 16), "TB/s", [&] {
+      run(stream, RmsNormBackward<B, float>{wide_x, gain, inverse, y, wide_d, d_gain, d});
+    });
   }
   bench.reset();
   {
