@@ -13,8 +13,9 @@
 namespace essh {
 
 // A family of real proportions with both kinds of attention, window shorter than the tests' texts.
-inline StoredModel engine_family(bool attention = true) {
+inline StoredModel engine_family(bool attention = true, bool residual_in_fp32 = false) {
   ModelConfig config = preset("tiny");
+  config.residual_in_fp32 = residual_in_fp32;
   config.vocab_size = 300;
   config.hidden_size = 128;
   config.intermediate_size = 320;
@@ -47,9 +48,10 @@ inline bool same_bits(const std::vector<float>& a, const std::vector<float>& b) 
 
 // `count` slots over all tiers join and leave at random, prompts and single tokens in one pass; each computes bit by
 // bit what it computes alone.
-inline void check_slots_among_others(Stream& stream, EngineOptions options, std::size_t count, int rounds) {
+inline void check_slots_among_others(Stream& stream, EngineOptions options, std::size_t count, int rounds,
+                                     const StoredModel& family = engine_family()) {
   options.deterministic = true;
-  Engine engine(engine_family(), stream, options);
+  Engine engine(family, stream, options);
   const auto tiers = tiers_of(engine.config());
   struct Live {
     Slot slot;
@@ -89,7 +91,7 @@ inline void check_slots_among_others(Stream& stream, EngineOptions options, std:
   }
   EXPECT_GT(positions.size(), count / 2) << "positions differ";
   for (auto& one : live) left.push_back(std::move(one));
-  Engine alone(engine_family(), stream, options);
+  Engine alone(family, stream, options);
   std::size_t compared = 0;
   for (const auto& one : left) {
     const auto slot = alone.open(one.tier);
@@ -105,9 +107,10 @@ inline void check_slots_among_others(Stream& stream, EngineOptions options, std:
 }
 
 // Fork, rolling back 1 to 8 tokens (fed one by one or as a chunk), snapshot and restore change no bit.
-inline void check_fork_rewind_restore(Stream& stream, EngineOptions options) {
+inline void check_fork_rewind_restore(Stream& stream, EngineOptions options,
+                                      const StoredModel& family = engine_family()) {
   options.deterministic = true;
-  Engine engine(engine_family(), stream, options);
+  Engine engine(family, stream, options);
   const auto tokens = random_tokens(120, engine.config().vocab_size, 5);
   const auto tier = find_tier(engine.config(), "T4");
   const auto feed = [&](Slot slot, std::size_t begin, std::size_t end) {
@@ -178,8 +181,8 @@ inline void check_fork_rewind_restore(Stream& stream, EngineOptions options) {
 }
 
 // Logits of chosen rows, scores and dropped logits are those of asking for all.
-inline void check_outputs(Stream& stream, EngineOptions options) {
-  Engine engine(engine_family(), stream, options);
+inline void check_outputs(Stream& stream, EngineOptions options, const StoredModel& family = engine_family()) {
+  Engine engine(family, stream, options);
   const auto tier = find_tier(engine.config(), "T7");
   const auto tokens = random_tokens(700, engine.config().vocab_size, 8), targets = random_tokens(700, 300, 9);
   auto some_targets = targets;
@@ -220,9 +223,9 @@ inline void check_outputs(Stream& stream, EngineOptions options) {
 
 // Tokens drawn on the device are those of drawing one after the other, for one slot and many, across the ends of what
 // is looked at at once; the slots are then where single steps lead them.
-inline void check_generate(Stream& stream, EngineOptions options) {
+inline void check_generate(Stream& stream, EngineOptions options, const StoredModel& family = engine_family()) {
   options.deterministic = true;
-  Engine engine(engine_family(), stream, options);
+  Engine engine(family, stream, options);
   const auto tier = find_tier(engine.config(), "T5");
   constexpr std::size_t kSlots = 11, kSteps = 300;
   const auto prompts = random_tokens(40 * kSlots, engine.config().vocab_size, 6);

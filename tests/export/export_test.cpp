@@ -68,6 +68,25 @@ TEST_F(ExportTest, EveryTierEqualsTheParentBitwiseInEveryDtype) {
   }
 }
 
+TEST_F(ExportTest, AnExportKeepsTheResidualsType) {
+  export_all({});
+  EXPECT_FALSE(read_config(folder / "T4").residual_in_fp32);
+  EXPECT_EQ(read_text(folder / "T4" / "config.json", 1u << 20).find("residual_in_fp32"), std::string::npos);
+  auto parent = load_model(folder / "family");
+  parent.config.residual_in_fp32 = true;
+  fs::remove_all(folder / "family");
+  save_model(folder / "family", parent.config, parent.parameters, full_capacity(config),
+             {.copied = {folder / "tokenizer.json"}});
+  for (const char* format : {"f32", "q8"}) {
+    export_all({.format = parse_matrix_format(format), .existing = ExistingFolder::Replace});
+    for (const auto& tier : tiers_of(config)) {
+      EXPECT_TRUE(read_config(folder / tier.name).residual_in_fp32);
+      const auto result = verify(tier.name);
+      EXPECT_TRUE(result.good()) << tier.name << "\n" << faults(result);
+    }
+  }
+}
+
 // The codes are those of the slice, not of the parent's longer rows; the engine computes with what they stand for.
 TEST_F(ExportTest, QuantisedExportsAreTheQuantisedSlice) {
   for (const char* format : {"q8", "q4", "fp8"}) {

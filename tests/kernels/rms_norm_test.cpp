@@ -88,10 +88,15 @@ TYPED_TEST(RmsNorm, GradientsAreAddedAndAgreeWithDualNumbers) {
                     "gain");
   }
 
-  StridedMatrix<T> without_gain = d_x_before;
-  run(stream, RmsNormBackward<T>{x.view, gain.vector(), inverse.vector(), d_y.view, without_gain.view, {}});
+  StridedMatrix<T> without_gain = d_x_before, rounded(rows, width, 2);
+  run(stream,
+      RmsNormBackward<T>{x.view, gain.vector(), inverse.vector(), d_y.view, without_gain.view, {}, rounded.view});
+  EXPECT_TRUE(rounded.gap_is_intact());
   for (Index r = 0; r < rows; ++r) {
-    for (Index c = 0; c < width; ++c) EXPECT_EQ(without_gain.view(r, c), d_x.view(r, c));
+    for (Index c = 0; c < width; ++c) {
+      EXPECT_EQ(without_gain.view(r, c), d_x.view(r, c));
+      EXPECT_EQ(rounded.view(r, c), d_x.view(r, c));
+    }
   }
 }
 

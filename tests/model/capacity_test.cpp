@@ -148,6 +148,14 @@ TEST(Cost, TheBudgetForAParameterCountIsTheNearestThereIs) {
   }
 }
 
+TEST(Config, OnlyAFloat32ResidualIsWritten) {
+  auto config = preset("tiny");
+  EXPECT_FALSE(config_json(config).contains("residual_in_fp32")) << "older builds read the folder";
+  config.residual_in_fp32 = true;
+  EXPECT_EQ(config_json(config)["residual_in_fp32"], true);
+  EXPECT_TRUE(parse_config(config_json(config), "c").residual_in_fp32);
+}
+
 TEST(Config, FoldersBeforeLayerTypesLoad) {
   auto object = config_json(preset("370m"));
   ASSERT_EQ(object["layer_types"].size(), 22u);

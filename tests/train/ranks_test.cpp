@@ -55,6 +55,13 @@ double distance(const std::vector<float>& a, const std::vector<float>& b) {
   return most / largest;
 }
 
+TEST_F(RanksTest, InFloat32TheResidualsTypeChangesNoBit) {
+  const auto plain = train(recipe(), 2, 6), wide = train(recipe({"model.residual_in_fp32=true"}), 2, 6);
+  EXPECT_TRUE(same_bits(plain.end.weights, wide.end.weights));
+  EXPECT_TRUE(same_bits(plain.end.states, wide.end.states));
+  EXPECT_TRUE(wide.end.config.residual_in_fp32);
+}
+
 TEST_F(RanksTest, AnyNumberOfRanksMakesTheSameSteps) {
   // No ordering: units of nearly equal importance may change places by rounding.
   const auto settings = recipe({"elastic.ordering_period=0"});

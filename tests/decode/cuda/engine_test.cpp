@@ -3,31 +3,39 @@
 namespace essh {
 namespace {
 
-struct EngineCuda : ::testing::TestWithParam<Precision> {
+struct Arithmetic {
+  const char* name;
+  Precision precision;
+  bool residual_in_fp32 = false;
+};
+
+struct EngineCuda : ::testing::TestWithParam<Arithmetic> {
   void SetUp() override {
     if (cuda::device_count() == 0) GTEST_SKIP() << "no GPU";
   }
+  static Precision precision() { return GetParam().precision; }
+  static StoredModel family_model() { return engine_family(true, GetParam().residual_in_fp32); }
 };
 
 TEST_P(EngineCuda, SixtyFourSlotsOfTenTiersComputeWhatEachComputesAlone) {
   Stream stream(std::make_unique<cuda::Stream>());
-  check_slots_among_others(stream, {.precision = GetParam()}, 64, 8);
+  check_slots_among_others(stream, {.precision = precision()}, 64, 8, family_model());
 }
 
 TEST_P(EngineCuda, ForkRewindAndRestoreChangeNoBit) {
   Stream stream(std::make_unique<cuda::Stream>());
-  check_fork_rewind_restore(stream, {.precision = GetParam()});
+  check_fork_rewind_restore(stream, {.precision = precision()}, family_model());
 }
 
 TEST_P(EngineCuda, GivesWhatAChunkWants) {
   Stream stream(std::make_unique<cuda::Stream>());
-  check_outputs(stream, {.precision = GetParam()});
+  check_outputs(stream, {.precision = precision()}, family_model());
 }
 
 TEST_P(EngineCuda, GeneratesWhatSingleStepsDraw) {
   Stream stream(std::make_unique<cuda::Stream>());
-  check_generate(stream, {.precision = GetParam()});
-  check_generate(stream, {.precision = GetParam(), .fused = false});
+  check_generate(stream, {.precision = precision()}, family_model());
+  check_generate(stream, {.precision = precision(), .fused = false}, family_model());
 }
 
 TEST_P(EngineCuda, TokensAloneAreThoseOfTheLogits) {
@@ -40,8 +48,8 @@ TEST_P(EngineCuda, TokensAloneAreThoseOfTheLogits) {
 TEST_P(EngineCuda, AgreesWithTheCpu) {
   Stream gpu(std::make_unique<cuda::Stream>());
   auto cpu = cpu_stream(4);
-  Engine there(engine_family(), gpu, {.precision = GetParam()}), here(engine_family(), cpu);
-  const double tolerance = GetParam() == Precision::BFloat16 ? 6e-2 : 2e-5;
+  Engine there(family_model(), gpu, {.precision = precision()}), here(family_model(), cpu);
+  const double tolerance = precision() == Precision::BFloat16 ? 6e-2 : 2e-5;
   const auto tokens = random_tokens(400, 300, 5);
   std::vector<Chunk> far, near;
   for (const char* name : {"T1", "T4", "T10"}) {
@@ -71,11 +79,11 @@ TEST_P(EngineCuda, AgreesWithTheCpu) {
 // A tier of the family and its export are one model: the same products of the same shapes. Odd sizes too.
 TEST_P(EngineCuda, ATierComputesTheBitsOfItsExport) {
   Stream stream(std::make_unique<cuda::Stream>());
-  Engine family(engine_family(), stream, {.precision = GetParam()});
+  Engine family(family_model(), stream, {.precision = precision()});
   auto tiers = tiers_of(family.config());
   for (const Capacity odd : {Capacity{3, 40}, {7, 36}, {5, 37}}) tiers.push_back(custom_tier(family.config(), odd));
   for (const auto& tier : tiers) {
-    Engine exported(family.model().cut(tier.capacity), stream, {.precision = GetParam()});
+    Engine exported(family.model().cut(tier.capacity), stream, {.precision = precision()});
     for (const std::size_t length : {1u, 63u, 64u, 65u, 2048u}) {
       const auto tokens = random_tokens(length + 8, 300, 4);
       std::vector<std::vector<float>> found;
@@ -97,8 +105,11 @@ TEST_P(EngineCuda, ATierComputesTheBitsOfItsExport) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Precisions, EngineCuda, ::testing::Values(Precision::Float32, Precision::BFloat16),
-                         [](const auto& test) { return test.param == Precision::Float32 ? "float32" : "bf16"; });
+INSTANTIATE_TEST_SUITE_P(Precisions, EngineCuda,
+                         ::testing::Values(Arithmetic{"float32", Precision::Float32},
+                                           Arithmetic{"bf16", Precision::BFloat16},
+                                           Arithmetic{"bf16_residual_in_fp32", Precision::BFloat16, true}),
+                         [](const auto& test) { return test.param.name; });
 
 }  // namespace
 }  // namespace essh

@@ -10,6 +10,27 @@ template <class T>
 class EmbeddingCuda : public ::testing::Test {};
 TYPED_TEST_SUITE(EmbeddingCuda, TwinTypes);
 
+// bf16 is widened without rounding.
+TEST(EmbeddingResidualCuda, AFloat32ResidualHoldsTheTablesBits) {
+  ESSH_NEEDS_GPU();
+  for (const Index width : {5, 64, 896}) {
+    for (const Index gap : {0, 3}) {
+      Rng rng(14);
+      const Index rows = 333, vocabulary = 50;
+      StridedMatrix<double> table(vocabulary, width, gap), x(rows, width, gap);
+      table.normal(rng);
+      std::vector<std::int32_t> tokens;
+      for (Index r = 0; r < rows; ++r) tokens.push_back(static_cast<std::int32_t>(rng.below(50)));
+      const TwinMatrix<BFloat16> gpu_table(table);
+      const TwinMatrix<float> gpu_x(x);
+      const TwinVector<std::int32_t> gpu_tokens(tokens);
+      run(gpu(), EmbeddingForward<BFloat16, float>{gpu_tokens.view(), gpu_table.view(), gpu_x.view()});
+      run(host(), EmbeddingForward<double>{{tokens.data(), rows}, table.view, x.view});
+      gpu_x.expect_close(x, "x", 1, 0);
+    }
+  }
+}
+
 TYPED_TEST(EmbeddingCuda, AgreesWithTheCpuAndRepeatsItself) {
   ESSH_NEEDS_GPU();
   using T = TypeParam;

@@ -24,6 +24,15 @@ inline cpu::Stream& host() {
 
 using TwinTypes = ::testing::Types<float, BFloat16>;
 
+// What a kernel of the residual stream computes in, and the residual's own type.
+template <class T, class X>
+struct ResidualTypes {
+  using Compute = T;
+  using Residual = X;
+};
+using TwinResidualTypes =
+    ::testing::Types<ResidualTypes<float, float>, ResidualTypes<BFloat16, BFloat16>, ResidualTypes<BFloat16, float>>;
+
 // What a kernel over T may differ from the CPU's in double, relative to the largest element.
 template <class T>
 inline constexpr double kTwinTolerance = 2e-6;

@@ -62,16 +62,44 @@ TEST_F(TrainerCudaTest, TwentyStepsFollowTheReferenceInDouble) {
                errors.loss, errors.norm, errors.divergence);
   };
   check("float32", train<float>(settings, kGpu, 20), {.loss = 1e-6, .norm = 1e-5, .divergence = 5e-4});
-  check("bf16", train<BFloat16>(settings, kGpu, 20), {.loss = 1e-3, .norm = 1e-2, .divergence = 2e-2});
+  constexpr CurveErrors kHalf{.loss = 1e-3, .norm = 1e-2, .divergence = 2e-2};
+  check("bf16", train<BFloat16>(settings, kGpu, 20), kHalf);
+  const auto wide = recipe({"elastic.ordering_period=0", "model.residual_in_fp32=true"});
+  check("bf16 with a float32 residual", train<BFloat16>(wide, kGpu, 20), kHalf);
 }
 
 TEST_F(TrainerCudaTest, ResumingAndRepeatingChangeNoBit) {
-  const auto straight = train<BFloat16>(recipe(), kGpu, 12), again = train<BFloat16>(recipe(), kGpu, 12);
-  EXPECT_TRUE(same_bits(straight.end.weights, again.end.weights));
-  const auto part = train<BFloat16>(recipe(), kGpu, 7), rest = train<BFloat16>(recipe(), kGpu, 5, &part.end);
-  EXPECT_TRUE(same_bits(straight.end.weights, rest.end.weights));
-  EXPECT_TRUE(same_bits(straight.end.states, rest.end.states));
-  EXPECT_EQ(straight.end.squares, rest.end.squares);
+  for (const char* residual : {"model.residual_in_fp32=false", "model.residual_in_fp32=true"}) {
+    SCOPED_TRACE(residual);
+    const auto settings = recipe({residual});
+    const auto straight = train<BFloat16>(settings, kGpu, 12), again = train<BFloat16>(settings, kGpu, 12);
+    EXPECT_TRUE(same_bits(straight.end.weights, again.end.weights));
+    const auto part = train<BFloat16>(settings, kGpu, 7), rest = train<BFloat16>(settings, kGpu, 5, &part.end);
+    EXPECT_TRUE(same_bits(straight.end.weights, rest.end.weights));
+    EXPECT_TRUE(same_bits(straight.end.states, rest.end.states));
+    EXPECT_EQ(straight.end.squares, rest.end.squares);
+  }
+}
+
+// What the residual costs: its matrices on the tape are float32, two for each block.
+TEST_F(TrainerCudaTest, AFloat32ResidualTakesTwiceItsMemory) {
+  const auto bytes = [&](const char* residual) {
+    const auto settings = recipe({residual, "elastic.warmup_tokens=1e9"});
+    Setup setup(settings, 2);
+    auto stream = open_stream(kGpu, 2);
+    Trainer<BFloat16> trainer(make_pretraining(settings, setup.config), settings, setup.config, setup.data, stream,
+                              *setup.alone);
+    Parameters<float> weights(setup.config);
+    initialise(weights, setup.config, settings.run.seed);
+    trainer.start(weights);
+    trainer.step();
+    return static_cast<Index>(trainer.activation_bytes());
+  };
+  const Index half = bytes("model.residual_in_fp32=false"), wide = bytes("model.residual_in_fp32=true");
+  const auto settings = recipe();
+  const Index one = settings.run.micro_batch * settings.data.context * settings.model.hidden_size * 2;
+  EXPECT_GE(wide - half, 2 * settings.model.num_hidden_layers * one);
+  fmt::print("activations: {} bytes, {} with a float32 residual\n", half, wide);
 }
 
 TEST_F(TrainerCudaTest, ACheckpointChangesItsDevice) {
