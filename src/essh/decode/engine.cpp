@@ -437,7 +437,7 @@ class Engine::Typed : public Impl {
           list.push_back(sequence_of(*states[b], first[b]));
           if (before) list.back().drawn = before + b;
         }
-        run_streamed(model, list, longest, step_of(model, count, longest).logits.data(), found);
+        run_streamed(model, list, longest, step_logits(count).data, found);
       } else {
         draw_plainly(model, states, longest, first, before, found);
       }
@@ -454,6 +454,7 @@ class Engine::Typed : public Impl {
                     std::span<const std::int32_t> first, const LogitKey* before, LogitKey* found) {
     const auto count = std::ssize(states);
     const auto places = write_inputs(model, states, count);
+    const auto logits = step_logits(count);
     auto& step = step_of(model, count, longest);
     auto* const device = upload_step(step, places.positions);
     if (step.keys.size() == 0) step.keys = Array<LogitKey>(stream_.device(), count, "drawn tokens");
@@ -470,7 +471,6 @@ class Engine::Typed : public Impl {
       const auto tokens = places.tokens_at(device);
       launch(stream_,
              DrawnTokens{.keys = step.keys.view(), .tokens = {const_cast<std::int32_t*>(tokens.data), tokens.size}});
-      const auto logits = dense(step.logits.data(), count, model_.config().vocab_size);
       const auto pass = pass_of(model);
       const auto hidden =
           model.model().extend(pass, model.weights(), tokens, batch_at(places, device, {&segment, 1}, longest));
@@ -528,7 +528,7 @@ class Engine::Typed : public Impl {
       std::vector<StreamedSequence> list;
       for (std::size_t b = 0; b < states.size(); ++b)
         list.push_back(sequence_of(*states[b], places.tokens_at(inputs_.data())[static_cast<Index>(b)]));
-      const auto logits = dense(step_of(model, count, longest).logits.data(), count, model_.config().vocab_size);
+      const auto logits = step_logits(count);
       run_streamed(model, list, longest, logits.data, take_keys(states.size(), true));
       arena_.release();
       for (const auto& one : asked) {
@@ -544,14 +544,15 @@ class Engine::Typed : public Impl {
                          return chunks[p.chunk].wanted == Wanted::Last || chunks[p.chunk].wanted == Wanted::Token;
                        });
     if (steps) {
+      const auto logits = step_logits(count);
       auto& step = step_of(model, count, longest);
       const auto* device = upload_step(step, places.positions);
       run_recorded(step.recording, [&] {
         arena_.release();
         const auto hidden = model.model().extend(pass, model.weights(), tokens_at(device), sequences_at(device));
-        model.model().head(pass, model.weights(), hidden, dense(step.logits.data(), count, model_.config().vocab_size));
+        model.model().head(pass, model.weights(), hidden, logits);
       });
-      for (const auto& one : asked) fetch(dense(step.logits.data(), count, model_.config().vocab_size), one.row, one);
+      for (const auto& one : asked) fetch(logits, one.row, one);
     } else {
       arena_.release();
       const std::byte* device = inputs_.data();
@@ -618,6 +619,19 @@ class Engine::Typed : public Impl {
     return window;
   }
 
+  // Room for the logits of a step, which all recorded steps share.
+  Matrix<float> step_logits(Index count) {
+    const Index vocabulary = model_.config().vocab_size;
+    if (step_logits_.size() < count * vocabulary) {
+      stream_.wait();
+      for (auto& [capacity, model] : tiers_) model->steps().clear();
+      step_logits_ = {};
+      const auto room = static_cast<Index>(std::bit_ceil(static_cast<std::uint64_t>(count)));
+      step_logits_ = Array<float>(stream_.device(), room * vocabulary, "logits");
+    }
+    return dense(step_logits_.data(), count, vocabulary);
+  }
+
   typename TierModel<T>::Step& step_of(TierModel<T>& model, Index count, Index longest) {
     auto& steps = model.steps();
     const auto found = steps.find({count, longest});
@@ -628,7 +642,6 @@ class Engine::Typed : public Impl {
     }
     auto& step = steps[{count, longest}];
     step.inputs = Array<std::byte>(stream_.device(), std::ssize(inputs_), "tokens and positions");
-    step.logits = Array<float>(stream_.device(), count * model_.config().vocab_size, "logits");
     return step;
   }
 
@@ -724,6 +737,7 @@ class Engine::Typed : public Impl {
   std::int64_t last_id_ = 0;
   std::set<const TierModel<T>*> drawn_tiers_;  // of the run at work
   std::vector<std::byte> inputs_;
+  Array<float> step_logits_;
   Array<LogitKey> keys_;
   std::size_t keys_used_ = 0;
 };

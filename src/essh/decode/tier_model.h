@@ -32,7 +32,6 @@ class TierModel {
   // A step of a number of sequences, recorded: always the same operands in the same places.
   struct Step {
     Array<std::byte> inputs;
-    Array<float> logits;
     std::vector<std::byte> uploaded;
     Recording recording;
     // The same with the tokens drawn before, which draws the next.
