@@ -53,4 +53,54 @@ inline void ask(std::vector<Asked>& list, Asked rows) {
     list.push_back(rows);
 }
 
+// The rows of a piece, from `first_row` of the pass on, whose logits its chunk wants.
+inline void add_asked(const Chunk& chunk, const Piece& piece, Index first_row, Index vocabulary, Outputs::Entry& entry,
+                      Outputs& outputs, std::vector<Asked>& asked) {
+  const auto add = [&](Index position, Index count, Index output_row) {
+    const float* to =
+        chunk.wanted == Wanted::Scores ? entry.losses.data() + output_row : entry.logits.data + output_row * vocabulary;
+    ask(asked, {first_row + position - piece.begin, count, &chunk, position, &entry,
+                outputs.storage.data() + (to - outputs.storage.data())});
+  };
+  switch (chunk.wanted) {
+    case Wanted::Last:
+    case Wanted::Token:
+      if (piece.last) add(piece.begin + piece.length - 1, 1, 0);
+      break;
+    case Wanted::All:
+    case Wanted::Scores:
+      add(piece.begin, piece.length, piece.begin);
+      break;
+    case Wanted::Rows:
+      for (std::size_t i = 0; i < chunk.rows.size(); ++i) {
+        if (chunk.rows[i] >= piece.begin && chunk.rows[i] < piece.begin + piece.length)
+          add(chunk.rows[i], 1, static_cast<Index>(i));
+      }
+      break;
+    default:
+      break;
+  }
+}
+
+// Gives every chunk its place in the outputs. drawn(chunk): its token is drawn on the device, and its logits stay
+// there.
+template <class Drawn>
+void place_outputs(std::span<const Chunk> chunks, Index vocabulary, const Drawn& drawn, Outputs& outputs) {
+  std::size_t size = 0;
+  const auto width = [&](const Chunk& chunk) { return chunk.wanted == Wanted::Scores ? 1 : vocabulary; };
+  const auto rows_of = [&](const Chunk& chunk) { return drawn(chunk) ? 0 : wanted_rows(chunk); };
+  for (const auto& chunk : chunks) size += static_cast<std::size_t>(rows_of(chunk) * width(chunk));
+  outputs.entries.assign(chunks.size(), {});
+  if (outputs.storage.size() < size) outputs.storage.resize(size);
+  const float* at = outputs.storage.data();
+  for (std::size_t i = 0; i < chunks.size(); ++i) {
+    const Index rows = rows_of(chunks[i]);
+    if (chunks[i].wanted == Wanted::Scores)
+      outputs.entries[i].losses = {at, static_cast<std::size_t>(rows)};
+    else if (rows > 0)
+      outputs.entries[i].logits = dense(at, rows, vocabulary);
+    at += rows * width(chunks[i]);
+  }
+}
+
 }  // namespace essh

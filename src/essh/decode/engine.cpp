@@ -170,7 +170,8 @@ class Engine::Typed : public Impl {
   void run(std::span<const Chunk> chunks, Outputs& outputs) override {
     check(chunks);
     find_drawn(chunks);
-    place_outputs(chunks, outputs);
+    place_outputs(
+        chunks, model_.config().vocab_size, [&](const Chunk& chunk) { return is_drawn(chunk); }, outputs);
     std::vector<std::vector<Piece>> pieces;
     for (std::size_t i = 0; i < chunks.size(); ++i) pieces.push_back(cut(chunks[i], i));
     // Tier by tier, the next pieces of all its chunks in one pass.
@@ -279,25 +280,6 @@ class Engine::Typed : public Impl {
     }
     std::ranges::sort(ids);
     ESSH_ASSERT(std::ranges::adjacent_find(ids) == ids.end());
-  }
-
-  void place_outputs(std::span<const Chunk> chunks, Outputs& outputs) const {
-    const Index vocabulary = model_.config().vocab_size;
-    std::size_t size = 0;
-    const auto width = [&](const Chunk& chunk) { return chunk.wanted == Wanted::Scores ? 1 : vocabulary; };
-    const auto rows_of = [&](const Chunk& chunk) { return is_drawn(chunk) ? 0 : wanted_rows(chunk); };
-    for (const auto& chunk : chunks) size += static_cast<std::size_t>(rows_of(chunk) * width(chunk));
-    outputs.entries.assign(chunks.size(), {});
-    if (outputs.storage.size() < size) outputs.storage.resize(size);
-    const float* at = outputs.storage.data();
-    for (std::size_t i = 0; i < chunks.size(); ++i) {
-      const Index rows = rows_of(chunks[i]);
-      if (chunks[i].wanted == Wanted::Scores)
-        outputs.entries[i].losses = {at, static_cast<std::size_t>(rows)};
-      else if (rows > 0)
-        outputs.entries[i].logits = dense(at, rows, vocabulary);
-      at += rows * width(chunks[i]);
-    }
   }
 
   // Pieces follow from the chunk and its slot alone. What can be taken back ends with a piece of just that.
@@ -509,7 +491,7 @@ class Engine::Typed : public Impl {
       state.reserve(piece.length);
       longest = std::max(longest, state.position() + piece.length);
       dropped = dropped || chunk.wanted == Wanted::Dropped;
-      add_asked(chunk, piece, rows, outputs.entries[piece.chunk], outputs, asked);
+      add_asked(chunk, piece, rows, model_.config().vocab_size, outputs.entries[piece.chunk], outputs, asked);
       rows += piece.length;
     }
     longest = bound(model, longest);
@@ -574,36 +556,6 @@ class Engine::Typed : public Impl {
       entry(chunk.slot)
           .state->advance(
               chunk.tokens.subspan(static_cast<std::size_t>(piece.begin), static_cast<std::size_t>(piece.length)));
-    }
-  }
-
-  // The rows of a piece, from `first_row` of the pass on, whose logits its chunk wants.
-  void add_asked(const Chunk& chunk, const Piece& piece, Index first_row, Outputs::Entry& entry, Outputs& outputs,
-                 std::vector<Asked>& asked) const {
-    const Index vocabulary = model_.config().vocab_size;
-    const auto add = [&](Index position, Index count, Index output_row) {
-      const float* to = chunk.wanted == Wanted::Scores ? entry.losses.data() + output_row
-                                                       : entry.logits.data + output_row * vocabulary;
-      ask(asked, {first_row + position - piece.begin, count, &chunk, position, &entry,
-                  outputs.storage.data() + (to - outputs.storage.data())});
-    };
-    switch (chunk.wanted) {
-      case Wanted::Last:
-      case Wanted::Token:
-        if (piece.last) add(piece.begin + piece.length - 1, 1, 0);
-        break;
-      case Wanted::All:
-      case Wanted::Scores:
-        add(piece.begin, piece.length, piece.begin);
-        break;
-      case Wanted::Rows:
-        for (std::size_t i = 0; i < chunk.rows.size(); ++i) {
-          if (chunk.rows[i] >= piece.begin && chunk.rows[i] < piece.begin + piece.length)
-            add(chunk.rows[i], 1, static_cast<Index>(i));
-        }
-        break;
-      default:
-        break;
     }
   }
 
