@@ -15,7 +15,8 @@ namespace {
 namespace fs = std::filesystem;
 
 struct Options {
-  std::string model, name, tier = "full", tokenizer, key_file, chat = "auto", max_body = "16MiB", cache = "256MiB";
+  std::string model, name, tier = "full", tokenizer, key_file, chat = "auto", frontier, max_body = "16MiB",
+                           cache = "256MiB";
   std::vector<std::string> keys, hosts;
   serve::HttpOptions http;
   serve::SchedulerOptions scheduler;
@@ -86,13 +87,17 @@ void run(Options o) {
     fail(ErrorKind::Usage, "--max-body must be from 1024 to {} bytes", kMostBody);
   o.http.max_bodies = 16 * o.http.max_body;
   o.scheduler.cache_bytes = parse_bytes(o.cache, "--cache");
+  // A run keeps its frontier; another may be named.
+  const auto of_run = fs::path(o.model) / kRunFrontier;
+  const fs::path frontier = !o.frontier.empty() ? fs::path(o.frontier) : fs::exists(of_run) ? of_run : fs::path();
   serve::ApiOptions api{.folder = folder,
                         .name = name_of(o),
                         .tier = o.tier,
                         .keys = read_keys(o),
                         .hosts = allowed_hosts(o),
                         .limits = o.limits,
-                        .max_body = o.http.max_body};
+                        .max_body = o.http.max_body,
+                        .frontier = frontier};
   OpenDevice device(o.device);
   Engine engine(StoredModel::open(folder, o.force ? NonFinite::Accept : NonFinite::Refuse), device.stream,
                 o.device.engine());
@@ -110,8 +115,8 @@ void run(Options o) {
     return;
   }
   serve::serve_http(o.http, handler, [&](int port) {
-    fmt::print("{} at tier {}: http://{}:{}/v1\n", name, o.tier,
-               o.http.host.find(':') == std::string::npos ? o.http.host : "[" + o.http.host + "]", port);
+    const auto host = o.http.host.find(':') == std::string::npos ? o.http.host : "[" + o.http.host + "]";
+    fmt::print("{} at tier {}: http://{}:{}/v1 (console: http://{}:{}/)\n", name, o.tier, host, port, host, port);
     std::fflush(stdout);
   });
 }
@@ -136,6 +141,8 @@ void add_serve(Verb& app) {
   verb->add_option("--chat-template", o->chat, "auto, chatml or llama3")
       ->one_of({"auto", "chatml", "llama3"})
       ->capture_default_str();
+  verb->add_option("--frontier", o->frontier,
+                   "for the console's plot: a file of `essh frontier --json` (default: the run's)");
   add_number(*verb, "--max-slots", o->scheduler.max_slots, "texts computed together", 1, 1 << 20)
       ->capture_default_str();
   add_number(*verb, "--max-queue", o->scheduler.max_queue, "texts that may wait; more are answered with 429", 0,

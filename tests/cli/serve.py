@@ -420,7 +420,7 @@ class Serve(unittest.TestCase):
                              (head + b"Content-Length: 99999999999999999999999\r\n\r\n", 400),
                              (head + b"Transfer-Encoding: chunked\r\n\r\n" + b"zz\r\n", 400),
                              (b"GET /health HTTP/1.1\r\nHost: evil.example\r\n\r\n", 403), (b"GET /health HTTP/1.1\r\n\r\n", 403),
-                             (b"GET /nothing HTTP/1.1\r\nHost: localhost\r\n\r\n", 404), (b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n", 404),
+                             (b"GET /nothing HTTP/1.1\r\nHost: localhost\r\n\r\n", 404), (b"GET /console HTTP/1.1\r\nHost: evil.example\r\n\r\n", 403),
                              (b"GET /v1/completions HTTP/1.1\r\nHost: localhost\r\n\r\n", 405),
                              (b"OPTIONS /v1/completions HTTP/1.1\r\nHost: localhost\r\n\r\n", 405),
                              (b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\n\r\n{}", 415)):

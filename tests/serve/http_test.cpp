@@ -37,6 +37,20 @@ TEST(Http, ExceptionsHaveAStatus) {
   EXPECT_EQ(as_http_error(HttpError(404, "x")).status(), 404);
 }
 
+TEST(Http, AReplyReplacesStandardHeaders) {
+  const auto text = format_reply({.body = "x", .headers = {{"Cache-Control", "no-cache"}}}, true);
+  EXPECT_NE(text.find("Cache-Control: no-cache\r\n"), std::string::npos);
+  EXPECT_EQ(text.find("no-store"), std::string::npos);
+  EXPECT_NE(text.find("Content-Security-Policy: default-src 'none'"), std::string::npos);
+}
+
+TEST(Http, NotModifiedHasNoBody) {
+  const auto text = format_reply({.status = 304, .headers = {{"ETag", "\"x\""}}}, true);
+  EXPECT_TRUE(text.starts_with("HTTP/1.1 304 Not Modified\r\n"));
+  EXPECT_EQ(text.find("Content-Length"), std::string::npos);
+  EXPECT_TRUE(text.ends_with("\r\n\r\n"));
+}
+
 TEST(Http, Replies) {
   const auto text = format_reply({.body = "abc", .headers = {{"X-A", "1"}}}, true);
   EXPECT_TRUE(text.starts_with("HTTP/1.1 200 OK\r\n"));

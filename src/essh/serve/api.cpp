@@ -9,6 +9,7 @@
 #include "essh/base/json.h"
 #include "essh/base/sha256.h"
 #include "essh/base/utf8.h"
+#include "essh/serve/console.h"
 #include "essh/store/provenance.h"
 #include "essh/text/utf8.h"
 
@@ -20,10 +21,11 @@ constexpr std::string_view kModel = "/v1/models/";
 struct Route {
   std::string_view path, method;
 };
-constexpr std::array<Route, 8> kRoutes = {{{"/health", "GET"},
+constexpr std::array<Route, 9> kRoutes = {{{"/health", "GET"},
                                            {"/metrics", "GET"},
                                            {"/v1/models", "GET"},
                                            {"/tokenizer_info", "GET"},
+                                           {"/frontier", "GET"},
                                            {"/tokenize", "POST"},
                                            {"/detokenize", "POST"},
                                            {"/v1/completions", "POST"},
@@ -33,7 +35,8 @@ const Route* find_route(std::string_view path) {
   for (const auto& route : kRoutes) {
     if (route.path == path) return &route;
   }
-  static constexpr Route kOneModel{"/v1/models", "GET"};
+  static constexpr Route kOneModel{"/v1/models", "GET"}, kConsole{"/", "GET"};
+  if (is_console(path)) return &kConsole;
   return path.starts_with(kModel) && path.size() > kModel.size() ? &kOneModel : nullptr;
 }
 
@@ -89,6 +92,7 @@ Api::Api(ApiOptions options, const Engine& engine, const Tokenizer& tokenizer, S
       default_tier_(find_tier(options_.folder, engine.config(), options_.tier)),
       tiers_(tiers_of(engine.config())),
       hash_(engine.model().hash()),
+      frontier_(to_text(frontier_document(engine.config(), hash_, options_.frontier))),
       started_(std::time(nullptr)) {
   options_.limits.vocabulary = engine.config().vocab_size;
   for (const auto& key : options_.keys) key_hashes_.push_back(sha256_of_text(key));
@@ -103,7 +107,7 @@ std::optional<HttpReply> Api::refuse(const HttpRequest& head) {
     if (!options_.hosts.empty() && std::ranges::find(options_.hosts, host_name(head.host)) == options_.hosts.end())
       throw HttpError(403, "this name is not served here; add it with --allowed-host", "", "host_not_allowed");
     const auto* route = find_route(head.path);
-    const bool open = head.path == "/health";
+    const bool open = head.path == "/health" || is_console(head.path);
     if (!key_hashes_.empty() && !open) {
       constexpr std::string_view kScheme = "Bearer ";
       const bool given = head.authorization.starts_with(kScheme);
@@ -160,6 +164,8 @@ HttpReply Api::answer(const HttpRequest& request) {
   if (request.path == "/metrics") return metrics();
   if (request.path == "/v1/models") return models();
   if (request.path == "/tokenizer_info") return tokenizer_info();
+  if (request.path == "/frontier") return frontier();
+  if (is_console(request.path)) return console_reply(request);
   if (request.path == "/tokenize") return tokenize(request);
   if (request.path == "/detokenize") return detokenize(request);
   return model(percent_decoded(std::string_view(request.path).substr(kModel.size())));
@@ -181,6 +187,7 @@ Json Api::describe(const std::string& id, const Tier& tier) const {
   Json entry = {{"id", id}, {"object", "model"}, {"created", started_}, {"owned_by", "essh"}, {"tier", tier.name}};
   entry["capacity"] = sizes_of(engine_.config(), tier.capacity);
   if (tier.budget > 0) entry["xi"] = tier.budget;
+  entry["essh"] = describe_cost(engine_.config(), tier.capacity);
   return entry;
 }
 
@@ -191,7 +198,7 @@ HttpReply Api::models() const {
 }
 
 HttpReply Api::model(const std::string& id) {
-  return {.body = to_text(describe(id, tier_of(id)))};
+  return {.body = to_text(describe(id, tier_of(id, false)))};
 }
 
 HttpReply Api::tokenizer_info() const {
@@ -200,7 +207,8 @@ HttpReply Api::tokenizer_info() const {
                            {"eos_token", text(tokenizer_.eos())},
                            {"pad_token", nullptr},
                            {"vocab_size", tokenizer_.vocab_size()},
-                           {"chat_template", chat_template_name(options_.chat)}})};
+                           {"chat_template", chat_template_name(options_.chat)},
+                           {"chat_markers", tokenizer_.token_id(end_of_turn(options_.chat)).has_value()}})};
 }
 
 Json Api::body_of(const HttpRequest& request) const {
@@ -220,7 +228,7 @@ HttpReply Api::detokenize(const HttpRequest& request) const {
   return {.body = to_text({{"prompt", text}, {"content", text}})};
 }
 
-Tier Api::tier_of(const std::string& model) {
+Tier Api::tier_of(const std::string& model, bool run) {
   const auto unknown = [&](const std::string& why) {
     return HttpError(404, why + "; GET /v1/models lists what there is", "model", "model_not_found");
   };
@@ -234,6 +242,7 @@ Tier Api::tier_of(const std::string& model) {
   } catch (const Error& error) {
     throw unknown(error.what());
   }
+  if (!run) return tier;
   const std::lock_guard lock(mutex_);
   if (std::ranges::find(capacities_, tier.capacity) == capacities_.end()) {
     if (capacities_.size() >= options_.max_capacities)

@@ -19,7 +19,8 @@ struct ApiOptions {
   std::vector<std::string> hosts = {};  // accepted in the Host header, in lower case; none: all
   RequestLimits limits = {};
   std::uint64_t max_body = 16u << 20;
-  std::size_t max_capacities = 8;  // beside the named tiers: each is packed and stays in memory
+  std::filesystem::path frontier = {};  // what `essh frontier --json` wrote, for the console; empty: none
+  std::size_t max_capacities = 8;       // beside the named tiers: each is packed and stays in memory
 };
 
 // The endpoints. One model answers at any of its capacities.
@@ -42,6 +43,7 @@ class Api : public Handler {
   HttpReply metrics() const;
   HttpReply models() const;
   HttpReply model(const std::string& id);
+  HttpReply frontier() const { return {.body = frontier_}; }
   HttpReply tokenizer_info() const;
   HttpReply tokenize(const HttpRequest& request) const;
   HttpReply detokenize(const HttpRequest& request) const;
@@ -49,7 +51,8 @@ class Api : public Handler {
   void generate(const HttpRequest& request, const std::shared_ptr<Exchange>& exchange);
   std::vector<EncodedPrompt> encode(const GenerationRequest& request) const;
   EncodedPrompt encode(const Prompt& prompt, bool add_special_tokens) const;
-  Tier tier_of(const std::string& model);
+  // Throws 404. Fails for a capacity too many if the model is to `run` at it.
+  Tier tier_of(const std::string& model, bool run = true);
   Json describe(const std::string& id, const Tier& tier) const;
   Json body_of(const HttpRequest& request) const;
 
@@ -61,7 +64,7 @@ class Api : public Handler {
   Tier default_tier_;
   std::vector<Tier> tiers_;
   std::vector<std::string> key_hashes_;
-  std::string hash_;
+  std::string hash_, frontier_;
   std::int64_t started_;
   std::mutex mutex_;
   std::vector<Capacity> capacities_;

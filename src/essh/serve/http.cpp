@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <array>
 #include <new>
 
 #include "essh/base/error.h"
@@ -10,13 +12,23 @@
 namespace essh::serve {
 namespace {
 
-// Nothing here is a page: no script, no frame, no sniffing, no copies in caches.
-constexpr std::string_view kSecurityHeaders =
-    "Server: essh\r\n"
-    "X-Content-Type-Options: nosniff\r\n"
-    "Content-Security-Policy: default-src 'none'; frame-ancestors 'none'\r\n"
-    "Referrer-Policy: no-referrer\r\n"
-    "Cache-Control: no-store\r\n";
+// Of every reply that does not say otherwise: no script, no frame, no sniffing, no copies in caches.
+constexpr std::array<std::pair<std::string_view, std::string_view>, 5> kStandardHeaders = {
+    {{"Server", "essh"},
+     {"X-Content-Type-Options", "nosniff"},
+     {"Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'"},
+     {"Referrer-Policy", "no-referrer"},
+     {"Cache-Control", "no-store"}}};
+
+std::string format_headers(const std::vector<std::pair<std::string, std::string>>& own) {
+  std::string text;
+  for (const auto& [name, value] : kStandardHeaders) {
+    const bool replaced = std::ranges::any_of(own, [&](const auto& header) { return header.first == name; });
+    if (!replaced) text += fmt::format("{}: {}\r\n", name, value);
+  }
+  for (const auto& [name, value] : own) text += fmt::format("{}: {}\r\n", name, value);
+  return text;
+}
 
 std::string_view type_of(int status) {
   switch (status) {
@@ -76,6 +88,8 @@ std::string_view reason_phrase(int status) {
   switch (status) {
     case 200:
       return "OK";
+    case 304:
+      return "Not Modified";
     case 400:
       return "Bad Request";
     case 401:
@@ -104,11 +118,11 @@ std::string_view reason_phrase(int status) {
 }
 
 std::string format_reply(const HttpReply& reply, bool keep_alive, bool head_only) {
-  auto text = fmt::format("HTTP/1.1 {} {}\r\nContent-Type: {}\r\nContent-Length: {}\r\nConnection: {}\r\n{}",
-                          reply.status, reason_phrase(reply.status), reply.content_type, reply.body.size(),
-                          keep_alive ? "keep-alive" : "close", kSecurityHeaders);
-  for (const auto& [name, value] : reply.headers) text += fmt::format("{}: {}\r\n", name, value);
-  text += "\r\n";
+  auto text = fmt::format("HTTP/1.1 {} {}\r\n", reply.status, reason_phrase(reply.status));
+  // 304 has no body, and what it would say here would be of one.
+  if (reply.status != 304)
+    text += fmt::format("Content-Type: {}\r\nContent-Length: {}\r\n", reply.content_type, reply.body.size());
+  text += fmt::format("Connection: {}\r\n{}\r\n", keep_alive ? "keep-alive" : "close", format_headers(reply.headers));
   if (!head_only) text += reply.body;
   return text;
 }
@@ -116,7 +130,7 @@ std::string format_reply(const HttpReply& reply, bool keep_alive, bool head_only
 std::string format_event_head(bool chunked) {
   return fmt::format(
       "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream; charset=utf-8\r\n{}\r\nX-Accel-Buffering: no\r\n{}\r\n",
-      chunked ? "Connection: keep-alive\r\nTransfer-Encoding: chunked" : "Connection: close", kSecurityHeaders);
+      chunked ? "Connection: keep-alive\r\nTransfer-Encoding: chunked" : "Connection: close", format_headers({}));
 }
 
 std::string format_chunk(std::string_view bytes) {

@@ -12,7 +12,7 @@ namespace essh::serve {
 struct HttpRequest {
   std::string method = {};  // HEAD arrives as GET
   std::string path = {};    // without the query
-  std::string host = {}, authorization = {}, content_type = {};
+  std::string host = {}, authorization = {}, content_type = {}, if_none_match = {};
   std::string body = {};
 };
 
@@ -20,7 +20,7 @@ struct HttpReply {
   int status = 200;
   std::string body = {};
   std::string content_type = "application/json";
-  std::vector<std::pair<std::string, std::string>> headers = {};
+  std::vector<std::pair<std::string, std::string>> headers = {};  // replace those that every reply has
 };
 
 // A request that is answered with an error.

@@ -208,7 +208,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
                 .path = target.substr(0, target.find('?')),
                 .host = field(http::field::host),
                 .authorization = field(http::field::authorization),
-                .content_type = field(http::field::content_type)};
+                .content_type = field(http::field::content_type),
+                .if_none_match = field(http::field::if_none_match)};
     head_only_ = head.method() == http::verb::head;
     chunked_ = head.version() >= 11;
     close_after_ = !parser_->keep_alive();
