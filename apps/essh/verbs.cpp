@@ -17,6 +17,7 @@ void add_all(Verb& app) {
   add_evaluate(app);
   add_frontier(app);
   add_generate(app);
+  add_chat(app);
   add_serve(app);
   add_bench(app);
   add_doctor(app);

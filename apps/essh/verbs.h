@@ -18,6 +18,7 @@ void add_logits(Verb& app);
 void add_evaluate(Verb& app);
 void add_frontier(Verb& app);
 void add_generate(Verb& app);
+void add_chat(Verb& app);
 void add_serve(Verb& app);
 void add_bench(Verb& app);
 void add_doctor(Verb& app);

@@ -1,0 +1,77 @@
+#pragma once
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "essh/decode/sampler.h"
+#include "essh/decode/session.h"
+#include "essh/serve/chat_template.h"
+#include "essh/text/tokenizer.h"
+
+namespace essh::chat {
+
+struct ConversationOptions {
+  SamplingOptions sampling = {};
+  std::int64_t max_tokens = 256;  // of one answer
+};
+
+enum class Ending { Finished, Length, Stopped };
+
+// What one message led to.
+struct Turn {
+  std::string text = {};                  // of the answer
+  std::int64_t read = 0;                  // tokens taken in before the first was drawn
+  std::int64_t drawn = 0;                 // tokens of the answer
+  double first_seconds = 0, seconds = 0;  // until the first token was drawn; from there to the last
+  Ending ending = Ending::Finished;
+};
+
+// A conversation with one model at one capacity at a time. The state stays between turns, so that each turn takes in
+// new tokens only; after a change of the tier the next turn takes in all.
+class Conversation {
+ public:
+  // Engine and tokenizer outlive it. Without a template messages are pieces of one text that the model continues.
+  Conversation(Engine& engine, const Tokenizer& tokenizer, std::optional<serve::ChatTemplate> chat, Tier tier,
+               ConversationOptions options);
+
+  const Tier& tier() const { return tier_; }
+  void set_tier(Tier tier);
+  // Starts over with another system message.
+  void set_system(std::string text);
+  // Starts over.
+  void reset();
+
+  // `show` gets the answer piece by piece, in whole characters. `stop` is asked between tokens, and between pieces of
+  // what is read; a stopped answer stays part of the conversation.
+  Turn say(const std::string& message, const std::function<void(const std::string&)>& show,
+           const std::function<bool()>& stop);
+
+  // All that was said, the system message first.
+  std::vector<serve::ChatMessage> messages() const;
+
+ private:
+  void append(const std::string& message);
+  // Takes in what is not yet part of the state. False if stopped.
+  bool feed(const std::function<bool()>& stop);
+
+  Engine& engine_;
+  const Tokenizer& tokenizer_;
+  std::optional<serve::ChatTemplate> chat_;
+  Tier tier_;
+  ConversationOptions options_;
+  Sampler sampler_;
+  std::unique_ptr<Session> session_;
+  std::string system_;
+  std::vector<serve::ChatMessage> messages_;
+  std::vector<TokenId> tokens_;  // of the whole conversation
+  bool open_answer_ = false;     // the last answer has no end-of-turn marker yet
+};
+
+// The template of the folder or the one whose markers the tokenizer has; none: the model knows no conversations.
+// `name` is auto, chatml, llama3 or none.
+std::optional<serve::ChatTemplate> find_template(const std::string& name, const std::filesystem::path& folder,
+                                                 const Tokenizer& tokenizer);
+
+}  // namespace essh::chat
