@@ -29,7 +29,10 @@ class Quickstart(unittest.TestCase):
             self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
             self.assertIn("== generate done", result.stdout)
             self.assertNotIn("\x1b", result.stdout + result.stderr)
-            for name in ("frontier.svg", "family/report.html", "exports/T10/model.safetensors"):
+            for words in (f"essh chat {run}/family", f"essh serve {run}/family", "open http://127.0.0.1:8080/"):
+                self.assertIn(words, result.stdout)
+            # The console finds the frontier in the run.
+            for name in ("frontier.svg", "family/frontier.json", "family/report.html", "exports/T10/model.safetensors"):
                 self.assertTrue((run / name).is_file(), name)
             self.assertFalse((run / "dense").exists(), "the control was not asked for")
 

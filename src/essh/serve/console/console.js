@@ -135,7 +135,7 @@ class Text {
       this.waiting.shift();
       if (!own) continue;
       const span = make("span", "tok", own);
-      span.style.setProperty("--p", Math.exp(token.logprob).toFixed(3));
+      span.style.setProperty("--surprise", Math.min(1, -token.logprob / 8).toFixed(3));
       span.token = token;
       this.node.append(span);
       this.shown += own.length;
@@ -162,10 +162,18 @@ function showProbabilities(span) {
     row.append(bar, make("span", "", visible(one.token)), make("b", "", percent(Math.exp(one.logprob))));
     return row;
   });
+  $("popover").replaceChildren(...rows);
+  placeProbabilities();
+}
+
+// Beside the token they belong to, wherever it has been scrolled to.
+function placeProbabilities() {
+  const span = document.querySelector(".tok.active");
+  if (!span) return;
   const popover = $("popover");
-  popover.replaceChildren(...rows);
   popover.hidden = false;
-  const at = span.getClientRects()[0] || span.getBoundingClientRect();
+  // A token over a line break is where most of it is.
+  const at = [...span.getClientRects()].reduce((a, b) => (b.width > a.width ? b : a));
   const below = at.bottom + 8 + popover.offsetHeight < innerHeight;
   popover.style.left = `${Math.max(8, Math.min(at.left - 12, innerWidth - popover.offsetWidth - 8))}px`;
   popover.style.top = `${below ? at.bottom + 8 : Math.max(8, at.top - popover.offsetHeight - 8)}px`;
@@ -235,12 +243,11 @@ function describe(answer) {
   const facts = [];
   if (answer.tokens > 1 && answer.last > answer.first) facts.push(`${rate((answer.tokens - 1) / ((answer.last - answer.first) / 1000))} tokens/s`);
   if (answer.first) facts.push(`first after ${time(answer.first - answer.begun)}`);
-  if (answer.tokens) facts.push(`${answer.tokens} token${answer.tokens === 1 ? "" : "s"}`);
+  if (answer.tokens) facts.push(`${answer.tokens} token${answer.tokens === 1 ? "" : "s"}${answer.ended === "length" ? " (limit)" : ""}`);
   if (answer.usage) {
     const cached = answer.usage.prompt_tokens_details.cached_tokens;
     facts.push(`prompt ${answer.usage.prompt_tokens}${cached ? ` (${cached} cached)` : ""}`);
   }
-  if (answer.ended === "length") facts.push("cut at the limit");
   if (answer.ended === "stopped") facts.push("stopped");
   answer.facts.textContent = facts.join("  ·  ");
   const side = state.sides[answer.side];
@@ -252,7 +259,9 @@ function build(turn, side) {
   const tier = state.sides[side].tier;
   const node = make("article", side ? "answer second running" : "answer running");
   const head = make("div", "answer-head");
-  head.append(make("span", "badge", tier.label), make("span", "", `${count(tier.essh.parameters)} parameters`));
+  const badge = make("span", "badge", tier.label);
+  const size = make("span", "", `${count(tier.essh.parameters)} parameters`);
+  head.append(badge, size);
   const text = make("div", "text");
   text.tabIndex = 0;
   text.setAttribute("role", "group");
@@ -264,7 +273,7 @@ function build(turn, side) {
   meta.append(facts);
   node.append(head, text, meta);
   connectProbabilities(text);
-  return { side, tier, node, meta, facts, text: new Text(text), begun: performance.now(), first: 0, last: 0, tokens: 0, usage: null, ended: "" };
+  return { side, tier, node, badge, size, meta, facts, text: new Text(text), begun: performance.now(), first: 0, last: 0, tokens: 0, usage: null, ended: "" };
 }
 
 function addButton(answer, label, title, action) {
@@ -292,6 +301,16 @@ async function copy(answer, button, turn) {
   setTimeout(() => { button.textContent = "Copy"; }, 1500);
 }
 
+// The server says which capacity answers; it need not be the one that was asked for.
+function confirm(answer, model) {
+  if (!model || labelOf(model) === answer.tier.label) return;
+  const label = labelOf(model);
+  const known = state.tiers.find((tier) => tier.label === label);
+  answer.tier = known || { ...answer.tier, label };
+  answer.badge.textContent = label;
+  answer.size.textContent = known ? `${count(known.essh.parameters)} parameters, chosen by the server` : "chosen by the server";
+}
+
 async function run(turn, answer) {
   const abort = new AbortController();
   state.running.add(abort);
@@ -303,6 +322,7 @@ async function run(turn, answer) {
       if (data === "[DONE]") break;
       const chunk = JSON.parse(data);
       if (chunk.error) throw new ServerError(500, chunk.error.message);
+      confirm(answer, chunk.model);
       if (chunk.usage) answer.usage = chunk.usage, answer.tokens = chunk.usage.completion_tokens;
       const choice = chunk.choices[0];
       if (!choice) continue;
@@ -334,13 +354,15 @@ async function run(turn, answer) {
   describe(answer);
   showSpeed(answer.side);
   const speed = state.sides[answer.side].speed;
-  if (speed.rate && answer.tokens >= 8) {
+  // Two at once share the machine: their speed is not that of one.
+  if (speed.rate && answer.tokens >= 8 && turn.answers.length === 1) {
     const known = state.session.get(answer.tier.label) || { parameters: answer.tier.essh.parameters, rates: [] };
     known.rates.push(speed.rate);
     state.session.set(answer.tier.label, known);
     drawPlot();
   }
-  const button = addButton(answer, "Copy", "Copy the text", () => copy(answer, button, turn));
+  let button;
+  if (answer.text.text) button = addButton(answer, "Copy", "Copy the text", () => copy(answer, button, turn));
   if (turn === state.turns.at(-1)) refreshAgain(turn);
   if (nearEnd()) toEnd();
   refreshButtons();
@@ -507,7 +529,7 @@ function drawPlot() {
   if (!state.frontier || !state.sides[0].tier) return;
   $("plot-note").textContent = note();
   const { title, form, points } = plotData();
-  const [width, height, left, right, top, bottom] = [324, 196, 40, 12, 24, 24];
+  const [width, height, left, right, top, bottom] = [324, 206, 40, 12, 36, 24];
   const svg = document.createElementNS(SVG, "svg");
   svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
   svg.setAttribute("role", "img");
@@ -664,7 +686,7 @@ function connect() {
   $("stop").addEventListener("click", stop);
   $("panel-open").addEventListener("click", () => openPanel(!$("panel").classList.contains("open")));
   $("panel-close").addEventListener("click", () => { openPanel(false); $("panel-open").focus(); });
-  $("scroll").addEventListener("scroll", hideProbabilities);
+  $("scroll").addEventListener("scroll", placeProbabilities);
   $("input").addEventListener("input", fit);
   $("input").addEventListener("keydown", (event) => {
     if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
