@@ -103,7 +103,7 @@ const tokenBytes = (token) => {
 // Chat and completions have different forms of the same facts: [{token, bytes?, logprob, top: [{token, logprob}]}].
 function readLogprobs(logprobs) {
   if (!logprobs) return [];
-  if (logprobs.content) return logprobs.content.map((one) => ({ token: one.token, bytes: one.bytes, logprob: one.logprob, top: one.top_logprobs }));
+  if (logprobs.content) return logprobs.content.map(({ token, bytes: raw, logprob, top_logprobs: top }) => ({ token, bytes: raw, logprob, top }));
   return logprobs.tokens.map((token, i) => ({
     token, logprob: logprobs.token_logprobs[i],
     top: Object.entries(logprobs.top_logprobs[i] || {}).map(([name, logprob]) => ({ token: name, logprob })),
@@ -241,8 +241,12 @@ function requestFor(turn, answer) {
 
 function describe(answer) {
   const facts = [];
-  if (answer.tokens > 1 && answer.last > answer.first) facts.push(`${rate((answer.tokens - 1) / ((answer.last - answer.first) / 1000))} tokens/s`);
-  if (answer.first) facts.push(`first after ${time(answer.first - answer.begun)}`);
+  const speed = state.sides[answer.side].speed = {
+    rate: answer.tokens > 1 && answer.last > answer.first ? (answer.tokens - 1) * 1000 / (answer.last - answer.first) : null,
+    first: answer.first ? answer.first - answer.begun : null,
+  };
+  if (speed.rate) facts.push(`${rate(speed.rate)} tokens/s`);
+  if (speed.first) facts.push(`first after ${time(speed.first)}`);
   if (answer.tokens) facts.push(`${answer.tokens} token${answer.tokens === 1 ? "" : "s"}${answer.ended === "length" ? " (limit)" : ""}`);
   if (answer.usage) {
     const cached = answer.usage.prompt_tokens_details.cached_tokens;
@@ -250,9 +254,6 @@ function describe(answer) {
   }
   if (answer.ended === "stopped") facts.push("stopped");
   answer.facts.textContent = facts.join("  ·  ");
-  const side = state.sides[answer.side];
-  side.speed = { rate: answer.tokens > 1 && answer.last > answer.first ? (answer.tokens - 1) * 1000 / (answer.last - answer.first) : null,
-    first: answer.first ? answer.first - answer.begun : null };
 }
 
 function build(turn, side) {
@@ -273,7 +274,8 @@ function build(turn, side) {
   meta.append(facts);
   node.append(head, text, meta);
   connectProbabilities(text);
-  return { side, tier, node, badge, size, meta, facts, text: new Text(text), begun: performance.now(), first: 0, last: 0, tokens: 0, usage: null, ended: "" };
+  return { side, tier, node, badge, size, meta, facts, text: new Text(text),
+    begun: performance.now(), first: 0, last: 0, tokens: 0, usage: null, ended: "" };
 }
 
 function addButton(answer, label, title, action) {
@@ -302,7 +304,7 @@ async function copy(answer, button, turn) {
 }
 
 // The server says which capacity answers; it need not be the one that was asked for.
-function confirm(answer, model) {
+function nameAnswering(answer, model) {
   if (!model || labelOf(model) === answer.tier.label) return;
   const label = labelOf(model);
   const known = state.tiers.find((tier) => tier.label === label);
@@ -322,7 +324,7 @@ async function run(turn, answer) {
       if (data === "[DONE]") break;
       const chunk = JSON.parse(data);
       if (chunk.error) throw new ServerError(500, chunk.error.message);
-      confirm(answer, chunk.model);
+      nameAnswering(answer, chunk.model);
       if (chunk.usage) answer.usage = chunk.usage, answer.tokens = chunk.usage.completion_tokens;
       const choice = chunk.choices[0];
       if (!choice) continue;
@@ -418,9 +420,10 @@ function refreshButtons() {
 const labelOf = (id) => (id.includes("@") ? id.slice(id.lastIndexOf("@") + 1) : id);
 
 function facts(side) {
-  const { tier, speed } = state.sides[side];
-  const rows = [["State", bytes(tier.essh.state_bytes)], ["Attention cache", bytes(tier.essh.kv_bytes)], ["Per token", `${count(tier.essh.flops_per_token)}FLOP`],
-    ["Tokens/s", speed && speed.rate ? rate(speed.rate) : "–"], ["First token", speed && speed.first ? time(speed.first) : "–"], ["Share", percent(tier.essh.parameter_fraction)]];
+  const { tier: { essh }, speed } = state.sides[side];
+  const rows = [["State", bytes(essh.state_bytes)], ["Attention cache", bytes(essh.kv_bytes)], ["Per token", `${count(essh.flops_per_token)}FLOP`],
+    ["Tokens/s", speed?.rate ? rate(speed.rate) : "–"], ["First token", speed?.first ? time(speed.first) : "–"],
+    ["Share", percent(essh.parameter_fraction)]];
   // Two sides leave room for what differs while they answer.
   if ($("compare").checked) rows.splice(0, 6, rows[0], rows[3], rows[4]);
   return rows.flatMap(([name, value]) => {
@@ -444,7 +447,8 @@ function choose(side, tier) {
   slider.style.setProperty("--at", `${100 * (slider.value - slider.min) / Math.max(1e-9, slider.max - slider.min)}%`);
   for (const tick of box.querySelectorAll(".ticks span")) tick.classList.toggle("on", tick.textContent === tier.label);
   showSpeed(side);
-  $("chip-tier").textContent = $("compare").checked ? `${state.sides[0].tier.label} | ${state.sides[1].tier ? state.sides[1].tier.label : "…"}` : state.sides[0].tier.label;
+  const [first, second] = state.sides.map((one) => (one.tier ? one.tier.label : "…"));
+  $("chip-tier").textContent = $("compare").checked ? `${first} | ${second}` : first;
   drawPlot();
 }
 
@@ -469,12 +473,14 @@ function slide(side) {
 
 // Tiers by their numbers, or any budget.
 function setUpSliders() {
+  if (state.tiers.length === 0) return;
   const free = $("free").checked;
   for (const side of [0, 1]) {
     const slider = boxOf(side).querySelector(".slider");
     const now = state.sides[side].tier;
     const last = state.tiers.length - 1;
-    const tier = now && state.tiers.indexOf(now) >= 0 ? now : state.tiers.reduce((best, one) => (now && Math.abs(one.xi - now.xi) < Math.abs(best.xi - now.xi) ? one : best), state.tiers[side ? 0 : last]);
+    const distance = (one) => (now ? Math.abs(one.essh.parameters - now.essh.parameters) : 0);
+    const tier = state.tiers.reduce((best, one) => (distance(one) < distance(best) ? one : best), state.tiers[side ? 0 : last]);
     [slider.min, slider.max, slider.step] = free ? ["0.02", "1", "0.01"] : ["0", String(last), "1"];
     slider.value = String(free ? (now || tier).xi ?? 1 : state.tiers.indexOf(tier));
     slider.disabled = last < 1 && !free;
@@ -497,12 +503,16 @@ function draw(parent, tag, attributes, text) {
 
 const middle = (values) => [...values].sort((a, b) => a - b)[Math.floor(values.length / 2)];
 
-// {title, points: [{tier, x, y, session}], curve}: what the chosen plot shows.
+// What the chosen plot shows: {title, form: a value as text, points: [{tier, x, y, session: measured in this tab}]}.
 function plotData() {
   const points = state.frontier.points;
-  if (state.plot === "quality") return { title: "perplexity, lower is better", form: (y) => (y < 100 ? y.toFixed(1) : y.toFixed(0)), points: points.filter((p) => p.perplexity).map((p) => ({ tier: p.tier, x: p.parameters, y: p.perplexity })) };
-  if (state.plot === "cost") return { title: "FLOP per token", form: count, points: points.map((p) => ({ tier: p.tier, x: p.parameters, y: p.flops_per_token })) };
-  const measured = points.filter((p) => p.decode_ms).map((p) => ({ tier: p.tier, x: p.parameters, y: 1000 / p.decode_ms }));
+  const place = (known, value) => points.filter(known).map((p) => ({ tier: p.tier, x: p.parameters, y: value(p) }));
+  if (state.plot === "quality") {
+    const form = (y) => (y < 100 ? y.toFixed(1) : y.toFixed(0));
+    return { title: "perplexity, lower is better", form, points: place((p) => p.perplexity, (p) => p.perplexity) };
+  }
+  if (state.plot === "cost") return { title: "FLOP per token", form: count, points: place(() => true, (p) => p.flops_per_token) };
+  const measured = place((p) => p.decode_ms, (p) => 1000 / p.decode_ms);
   const session = [...state.session].map(([tier, known]) => ({ tier, x: known.parameters, y: middle(known.rates), session: true }));
   return { title: "tokens per second", form: count, points: [...measured, ...session] };
 }
@@ -518,7 +528,9 @@ function steps(low, high) {
 
 function note() {
   const frontier = state.frontier;
-  if (state.plot === "quality" && !frontier.quality) return "Quality is not measured. `essh frontier RUN --data TEXT` measures it; the console shows the result after the next start.";
+  if (state.plot === "quality" && !frontier.quality) {
+    return "Quality is not measured. `essh frontier RUN --data TEXT` measures it; the server shows the result after its next start.";
+  }
   if (state.plot === "quality") return `Perplexity of ${count(frontier.tokens)} tokens of ${String(frontier.data).split("/").pop()}, context ${frontier.context}.`;
   if (state.plot === "cost") return `From the sizes of the model${frontier.quality ? "" : "; quality is not measured"}.`;
   const here = state.session.size ? "Filled: measured in this tab." : "Answers of this tab are added as they come.";
@@ -678,6 +690,7 @@ function connect() {
     const two = $("compare").checked;
     boxOf(1).hidden = !two;
     document.body.classList.toggle("wide", two);
+    if (!state.sides[0].tier) return;
     showSpeed(1);
     choose(0, state.sides[0].tier);
   });
