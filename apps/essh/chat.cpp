@@ -131,7 +131,8 @@ class Chat {
       const auto byte = terminal_->byte();
       const auto event = byte ? editor.key(*byte) : chat::LineEditor::Event::End;
       if (event == chat::LineEditor::Event::None) {
-        terminal_->write(editor.draw(terminal_->columns()));
+        // A paste is drawn once.
+        if (!terminal_->waiting()) terminal_->write(editor.draw(terminal_->columns()));
         continue;
       }
       terminal_->write("\n");

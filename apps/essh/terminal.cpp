@@ -1,5 +1,6 @@
 #include "apps/essh/terminal.h"
 
+#include <poll.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
 
@@ -78,6 +79,11 @@ std::optional<unsigned char> Terminal::byte() {
     if (count == 1) return byte;
     if (count == 0 || errno != EINTR) return std::nullopt;
   }
+}
+
+bool Terminal::waiting() const {
+  pollfd input{.fd = STDIN_FILENO, .events = POLLIN, .revents = 0};
+  return ::poll(&input, 1, 0) == 1 && (input.revents & POLLIN) != 0;
 }
 
 int Terminal::columns() const {

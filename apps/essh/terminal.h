@@ -24,6 +24,8 @@ class Terminal {
 
   // The next byte; none at the end.
   std::optional<unsigned char> byte();
+  // More bytes have come.
+  bool waiting() const;
   int columns() const;
   void write(std::string_view text);
 
