@@ -46,11 +46,10 @@ constexpr const char* kHelp =
 
 volatile std::sig_atomic_t stop_requested = 0;
 
-// While it lives, Ctrl-C asks the answer to stop.
+// While it lives, SIGINT asks the answer to stop.
 class StopScope {
  public:
   StopScope() {
-    stop_requested = 0;
     struct sigaction action {};
     action.sa_handler = [](int) { stop_requested = 1; };
     action.sa_flags = SA_RESTART;
@@ -94,7 +93,11 @@ class Chat {
   }
 
   void run() {
+    // On a terminal Ctrl-C is a key at the prompt and a signal from its end on: no moment may be left in which the
+    // signal ends the program.
+    std::optional<StopScope> scope;
     if (terminal_) {
+      scope.emplace();
       note(fmt::format("{}, tier {}. /help lists the commands, Ctrl-D ends.", folder_.string(),
                        conversation_.tier().name));
     }
@@ -118,6 +121,7 @@ class Chat {
   }
 
   std::optional<std::string> read() {
+    stop_requested = 0;
     if (!terminal_) {
       std::string line;
       if (!std::getline(std::cin, line)) return std::nullopt;
@@ -135,6 +139,8 @@ class Chat {
         if (!terminal_->waiting()) terminal_->write(editor.draw(terminal_->columns()));
         continue;
       }
+      // Bytes that came together with its end are not drawn yet.
+      if (event == chat::LineEditor::Event::Line) terminal_->write(editor.draw(terminal_->columns()));
       terminal_->write("\n");
       if (event == chat::LineEditor::Event::Cancelled) {
         terminal_->write(editor.draw(terminal_->columns()));
@@ -149,8 +155,6 @@ class Chat {
   }
 
   void answer(const std::string& message) {
-    std::optional<StopScope> scope;
-    if (::isatty(STDIN_FILENO) == 1) scope.emplace();
     const auto turn = conversation_.say(
         message, [&](const std::string& piece) { write_standard_output(terminal_ ? harmless(piece) : piece); },
         [] { return stop_requested != 0; });

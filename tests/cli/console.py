@@ -13,6 +13,8 @@ from serve import CANNOT_RUN, ENDLESS, ENDLESS_ALLOWED, Server
 
 HOSTILE = "<script>window.hurt = 1</script><img src=x onerror='window.hurt = 2'>"
 DONE = "document.querySelectorAll('.turn').length === {} && document.querySelectorAll('.running').length === 0 && !!document.querySelector('.again')"
+# A token that can be pointed at: neither a line break nor a space at the end of a line.
+PICK = "[...document.querySelectorAll('.tok')].find(node => /\\S/.test(node.textContent) && node.getClientRects()[0].width > 3).id = 'pick'"
 BADGES = "[...document.querySelectorAll('.badge')].map(node => node.textContent)"
 
 
@@ -43,6 +45,9 @@ class Console(unittest.TestCase):
     def open(self, server=None, ready=True, **options):
         page = self.browser.page(f"http://127.0.0.1:{(server or self.server).port}/", **options)
         self.addCleanup(page.close)
+        # An end of text, which may be drawn at any time, ends no answer.
+        page.js("{ const usual = window.fetch; window.fetch = (path, options) => usual(path, options.body ? "
+                "{...options, body: options.body.slice(0, -1) + ',\"ignore_eos\":true}'} : options); }")
         if ready:
             page.wait("document.querySelector('.tier-name').textContent.startsWith('T')")
         return page
@@ -135,7 +140,7 @@ class Console(unittest.TestCase):
         page.js("document.getElementById('seed').value = '5'")
         self.say(page, "line 7 says", tokens=20)
         reply = self.server.post("/v1/completions", {"model": "family@T10", "prompt": "line 7 says", "max_tokens": 20, "temperature": 0.8,
-                                                     "top_p": 0.95, "seed": 5})[2]
+                                                     "top_p": 0.95, "seed": 5, "ignore_eos": True})[2]
         self.assertEqual(page.text(".text"), "line 7 says" + reply["choices"][0]["text"])
         self.assertRegex(page.text(".facts-line"), r"tokens/s.*first after.*20 tokens.*prompt")
         page.click("input[name=mode][value=chat]")
@@ -190,9 +195,6 @@ class Console(unittest.TestCase):
     def test_an_answer_can_be_stopped(self):
         for how in ("button", "key"):
             page = self.open()
-            # An end of text would end it too.
-            page.js("{ const usual = window.fetch; window.fetch = (path, options) => usual(path, options.body ? "
-                    "{...options, body: options.body.slice(0, -1) + ',\"ignore_eos\":true}'} : options); }")
             page.js("document.getElementById('max_tokens').max = document.getElementById('max_tokens').value = '%d'" % ENDLESS)
             page.js("document.getElementById('input').focus()")
             page.type("line")
@@ -210,9 +212,10 @@ class Console(unittest.TestCase):
 
     def test_probabilities_by_mouse_keyboard_and_touch(self):
         page = self.open()
-        self.say(page, "line 4 says")
+        self.say(page, "line 4 says", tokens=60)
         self.assertTrue(page.js("document.getElementById('popover').hidden"))
-        page.hover(".tok")
+        page.js(PICK)
+        page.hover("#pick")
         page.wait("!document.getElementById('popover').hidden")
         rows = page.js("[...document.querySelectorAll('.candidate b')].map(node => node.textContent)")
         self.assertGreaterEqual(len(rows), 6)
@@ -238,8 +241,9 @@ class Console(unittest.TestCase):
         self.assertGreater(len(page.text(".text")), len("line 4 says"))
         self.assert_calm(page)
         phone = self.open(width=390, height=844, phone=True)
-        self.say(phone, "line 4 says")
-        phone.tap(".tok")
+        self.say(phone, "line 4 says", tokens=60)
+        phone.js(PICK)
+        phone.tap("#pick")
         phone.wait("!document.getElementById('popover').hidden")
         box = phone.js("(box => [box.left, box.right])(document.getElementById('popover').getBoundingClientRect())")
         self.assertTrue(box[0] >= 0 and box[1] <= 390, box)
