@@ -12,8 +12,8 @@
 
 namespace essh {
 
-// A regular file open for reading by position; anything else is refused, without waiting for the writer of a pipe. A
-// file that shrinks while it is read is an error.
+// A regular file opened for positional reads. Other kinds of files are refused; opening a pipe does not block. A file
+// that shrinks while it is read is an error.
 class InputFile {
  public:
   explicit InputFile(const std::filesystem::path& path);
@@ -35,9 +35,9 @@ class InputFile {
   std::uint64_t size_ = 0;
 };
 
-// Writes a file that appears whole or not at all: a temporary beside the target, fsync, rename, fsync of the folder.
-// Without commit() the temporary is removed. Links are followed, and a replaced file keeps its mode. Targets that are
-// not regular files (devices, pipes, /dev/stdout) are written to directly.
+// Writes a file atomically: a temporary next to the target, fsync, rename, fsync of the folder. Without commit() the
+// temporary is removed. Symbolic links are followed, and a replaced file keeps its mode. Targets that are not regular
+// files (devices, pipes, /dev/stdout) are written to directly.
 class DurableFile {
  public:
   explicit DurableFile(const std::filesystem::path& target);
@@ -53,15 +53,15 @@ class DurableFile {
   const std::optional<std::filesystem::path>& place() const { return place_; }
 
  private:
-  std::string name_;  // as messages give it
+  std::string name_;  // as shown in messages
   std::optional<std::filesystem::path> place_;
   std::optional<TemporaryPath> temporary_;
   int descriptor_ = -1;
   std::uint64_t written_ = 0;
 };
 
-// A file that grows over several runs: synced at checkpoints, cut back to the last one after a crash, renamed when
-// whole. It stays on disk when abandoned.
+// A file that grows over several processes: synced at checkpoints, truncated to the last checkpoint after a crash,
+// renamed when complete. The destructor leaves it on disk.
 class AppendFile {
  public:
   // Opens or creates `path` and keeps its first `keep` bytes; a file shorter than that is an error.
@@ -73,7 +73,7 @@ class AppendFile {
   std::uint64_t size() const { return size_; }
   const std::filesystem::path& path() const { return path_; }
   void append(std::span<const std::byte> bytes);
-  // Replaces bytes that were appended before.
+  // Overwrites bytes that were appended earlier.
   void overwrite(std::uint64_t offset, std::span<const std::byte> bytes);
   void sync();
   // Syncs and renames to `target`, durably; nothing may be written afterwards.
@@ -86,18 +86,19 @@ class AppendFile {
 };
 
 void write_durably(const std::filesystem::path& target, std::string_view text);
-// The whole file, refused when larger than `limit` bytes.
+// The contents of a file; an error if it is larger than `limit` bytes.
 std::string read_text(const std::filesystem::path& path, std::uint64_t limit);
 void sync_folder(const std::filesystem::path& folder);
 void sync_file(const std::filesystem::path& path);
-// As rename(2): what stands at `to` is replaced in one step. The caller syncs the folder.
+// rename(2): replaces `to` atomically. The caller syncs the folder.
 void rename_path(const std::filesystem::path& from, const std::filesystem::path& to);
-// Swaps what stands at two paths in one step; false, with nothing changed, where the file system cannot.
+// Swaps two paths atomically. Returns false and changes nothing if the file system cannot.
 bool exchange_paths(const std::filesystem::path& a, const std::filesystem::path& b);
 // Creates the folder and its parents; an existing file of that name is an error.
 void make_folder(const std::filesystem::path& folder);
 
-// An advisory lock on `path`, held until destruction. Fails at once, naming the holder, when another process has it.
+// An advisory lock on `path`, held until destruction. Fails at once, naming the holder, if another process holds the
+// lock.
 class FileLock {
  public:
   explicit FileLock(const std::filesystem::path& path);
@@ -113,7 +114,7 @@ namespace testing {
 // The k-th write, fsync or rename from now on (1 = the next) fails as on a full disk; 0 switches the fault off.
 // Returns how many such calls have happened since the last call.
 std::uint64_t fail_io_call(std::uint64_t k);
-// Makes exchange_paths answer false, as on a file system that cannot.
+// Makes exchange_paths return false, as on a file system without that operation.
 void forbid_exchange(bool forbidden);
 }  // namespace testing
 

@@ -3,8 +3,8 @@
 
 namespace essh {
 
-// Defers the first SIGINT or SIGTERM for the lifetime of this object: requested() becomes true, so that work can end in
-// order. A second signal has its default effect. At most one instance at a time.
+// Defers the first SIGINT or SIGTERM for the lifetime of this object: requested() becomes true, so that the caller can
+// finish in order. A second signal has its default effect. At most one instance at a time.
 class InterruptScope {
  public:
   // `words` are printed to standard error when the signal arrives; empty prints nothing.

@@ -16,8 +16,8 @@
 
 namespace essh {
 
-// A JSON value. Objects keep the order of their members. Reading another kind than the value has is a bug of the
-// caller, except where `at` and `get` say otherwise: parse and check first, or use the fields of config/fields.h.
+// A JSON value. Objects keep the order of their members. Reading a value as another kind is a bug of the caller, except
+// where `at` and `get` say otherwise: check first, or use config/fields.h.
 //
 //   Json report = {{"tier", "T4"}, {"losses", {2.5, 2.25}}, {"teacher", nullptr}};
 class Json {
@@ -25,7 +25,7 @@ class Json {
   using Array = std::vector<Json>;
   using Member = std::pair<std::string, Json>;
   using Object = std::vector<Member>;
-  // Goes over the values of an array or an object.
+  // Iterates over the values of an array or an object.
   template <class Value>
   class Cursor;
 
@@ -48,7 +48,7 @@ class Json {
   Json(const std::vector<T>& values) : Json(array()) {
     for (const auto& value : values) push_back(Json(value));
   }
-  // From a map of texts to values.
+  // An object from a map.
   template <class Map>
   requires requires(const Map& map) {
     map.begin()->second;
@@ -72,7 +72,7 @@ class Json {
   bool is_boolean() const { return kind_ == Kind::Bool; }
   bool is_number() const { return is_number_integer() || kind_ == Kind::Real; }
   bool is_number_integer() const { return kind_ == Kind::Integer || kind_ == Kind::Unsigned; }
-  // A whole number that is not negative.
+  // A non-negative integer.
   bool is_number_unsigned() const { return kind_ == Kind::Unsigned || (kind_ == Kind::Integer && data_.integer >= 0); }
   bool is_string() const { return kind_ == Kind::String; }
   bool is_array() const { return kind_ == Kind::Array; }
@@ -96,7 +96,7 @@ class Json {
   const Array& elements() const;
   const Object& items() const;
 
-  // Of an array or an object; 0 of anything else.
+  // Number of members of an array or an object; 0 for other kinds.
   std::size_t size() const;
   bool empty() const { return size() == 0; }
   Cursor<Json> begin();
@@ -107,14 +107,14 @@ class Json {
   Json& operator[](std::integral auto index) { return value_at(static_cast<std::size_t>(index)); }
   const Json& operator[](std::integral auto index) const { return value_at(static_cast<std::size_t>(index)); }
   const Json& front() const { return value_at(0); }
-  // Adds a null; null becomes an array.
+  // Appends a null; a null value becomes an array.
   void push_back(Json value);
 
-  // A search goes through the members one by one. In a value that is no object nothing is found.
+  // Linear search. Finds nothing in a value that is not an object.
   Cursor<Json> find(std::string_view key);
   Cursor<const Json> find(std::string_view key) const;
   bool contains(std::string_view key) const;
-  // Adds a null if the key is new; null becomes an object.
+  // Adds a null member if the key is new; a null value becomes an object.
   Json& operator[](const std::convertible_to<std::string_view> auto& key) { return member(key); }
   const Json& operator[](const std::convertible_to<std::string_view> auto& key) const { return at(key); }
   // A missing key is an Error.
@@ -122,11 +122,11 @@ class Json {
   Json& at(std::string_view key);
   template <class T>
   T value(std::string_view key, T otherwise) const;
-  // Without a search: the key must be new.
+  // Appends without searching: the key must be new.
   Json& append(std::string key, Json value);
   void erase(std::string_view key);
   Cursor<Json> erase(const Cursor<Json>& where);
-  // Sets the members of another object.
+  // Copies the members of another object into this one.
   void update(const Json& other);
 
   // Numbers compare by value, objects member by member in their order.
@@ -143,7 +143,7 @@ class Json {
   Json& value_at(std::size_t index);
   const Json& value_at(std::size_t index) const;
   Json& member(std::string_view key);
-  // Where a key stands; size() if it is missing.
+  // Index of a key; size() if it is missing.
   std::size_t index_of(std::string_view key) const;
 
   Kind kind_ = Kind::Null;
@@ -198,26 +198,26 @@ T Json::value(std::string_view key, T otherwise) const {
 struct JsonLimits {
   std::uint64_t bytes = 16u << 20;
   int depth = 64;
-  std::uint64_t values = 8u << 20;  // objects, arrays and scalars together
+  std::uint64_t values = 8u << 20;  // objects, arrays and scalars
 };
 
-// Parses text from outside. Refuses duplicate keys, deep nesting, trailing bytes, invalid UTF-8 and documents over the
-// limits; `place` starts the message.
+// Parses untrusted text. Refuses duplicate keys, deep nesting, trailing bytes, invalid UTF-8 and documents over the
+// limits; Messages start with `place`.
 Json parse_json(std::string_view text, std::string_view place, JsonLimits limits = {});
 Json read_json(const std::filesystem::path& path, JsonLimits limits = {});
 
-// Never throws on a string that is not UTF-8; such bytes become U+FFFD. Numbers that are not finite become null.
+// Bytes that are not UTF-8 become U+FFFD, non-finite numbers become null.
 std::string to_text(const Json& value, int indent = -1);
 
-// The events of a parser, for documents too large to be built.
+// Parser events, for documents too large to hold in memory.
 class JsonEvents {
  public:
   virtual ~JsonEvents() = default;
   virtual void null() = 0;
   virtual void boolean(bool value) = 0;
-  virtual void number(std::int64_t value) = 0;  // below zero
+  virtual void number(std::int64_t value) = 0;  // negative
   virtual void number(std::uint64_t value) = 0;
-  virtual void number(double value) = 0;  // also whole numbers of more than 64 bits
+  virtual void number(double value) = 0;  // also integers of more than 64 bits
   virtual void string(std::string& value) = 0;
   virtual void begin_object() = 0;
   virtual void key(std::string& name) = 0;

@@ -18,7 +18,7 @@ class LineWriter {
   LineWriter& operator=(const LineWriter&) = delete;
 
   void write(std::string line);
-  // Returns when every line so far has been handed to the system.
+  // Returns when every line so far has been passed to the operating system.
   void flush();
 
  private:

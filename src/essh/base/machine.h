@@ -14,7 +14,7 @@ struct SimdFeature {
 struct Processor {
   std::string model;
   std::string architecture;       // "x86_64", "aarch64"
-  std::vector<SimdFeature> simd;  // those that matter to us on this architecture, present or not
+  std::vector<SimdFeature> simd;  // the relevant ones of this architecture, present or not
 };
 
 struct Memory {
@@ -22,13 +22,13 @@ struct Memory {
   std::uint64_t available = 0;
 };
 
-// What the operating system says about this machine; a fact that cannot be read is empty or 0, never an error.
-// Instructions the operating system has not enabled count as absent, memory respects a container's limit.
+// Facts reported by the operating system. A fact that cannot be read is empty or 0, never an error. Instructions that
+// the operating system has not enabled count as absent; memory respects a container's limit.
 Processor this_processor();
 Memory this_memory();
-// Peak resident memory of this process in bytes; 0 when unknown.
+// Peak resident memory of this process in bytes; 0 if unknown.
 std::uint64_t peak_resident_memory();
-// Bytes of the last-level cache of the first core, 0 when unknown.
+// Bytes of the last-level cache of the first core, 0 if unknown.
 std::uint64_t last_level_cache();
 // Model names of the NVIDIA GPUs whose driver is loaded.
 std::vector<std::string> nvidia_gpus();

@@ -7,8 +7,8 @@ namespace essh {
 
 struct Mapping;
 
-// A regular file mapped for reading. When the file shrinks or its disk fails, reading the bytes cannot throw: the
-// process ends with a message that names the file and the exit code of a bad file.
+// A regular file mapped for reading. If the file shrinks or its disk fails, a read cannot throw: the process ends with
+// a message that names the file, and exit code 3.
 class MappedFile {
  public:
   explicit MappedFile(const std::filesystem::path& path);

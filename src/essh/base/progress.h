@@ -13,8 +13,7 @@ class Progress {
  public:
   using Clock = std::chrono::steady_clock;
 
-  // `unit` follows the rate ("MB", "tok"); `scale` is what one unit is worth in the counts given to update(). Only
-  // tests give a clock of their own.
+  // `unit` follows the rate ("MB", "tok"); one unit is `scale` counts of update(). Only tests pass a clock.
   Progress(std::string title, double total, std::string unit, double scale = 1.0,
            Clock::time_point (*now)() = &Clock::now);
   ~Progress();
@@ -22,7 +21,7 @@ class Progress {
   Progress& operator=(const Progress&) = delete;
 
   void update(double done, std::string_view note = {});
-  // An empty note keeps the last one.
+  // An empty note keeps the previous note.
   void finish(std::string_view note = {});
   double elapsed() const;
 

@@ -4,20 +4,20 @@
 
 namespace essh {
 
-// The name NAME.tmp-PID beside NAME, under which a file or folder is written before it is renamed to NAME. The
-// temporary is removed with this object, and when a signal ends the process (install_signal_handlers).
+// The name NAME.tmp-PID under which a file or folder is written before it is renamed to NAME. The temporary is removed
+// by the destructor, and when a signal ends the process (install_signal_handlers).
 class TemporaryPath {
  public:
-  // Removes left-overs of the same target first. Creates nothing itself.
+  // Removes leftovers of the same target. Creates nothing.
   explicit TemporaryPath(const std::filesystem::path& target);
   ~TemporaryPath();
   TemporaryPath(const TemporaryPath&) = delete;
   TemporaryPath& operator=(const TemporaryPath&) = delete;
 
   const std::filesystem::path& path() const { return path_; }
-  // From now on a signal leaves the path alone.
+  // A signal no longer removes the path.
   void unguard();
-  // For after the rename: nothing is removed any more.
+  // Call after the rename: the path is no longer removed.
   void release();
 
  private:
@@ -28,7 +28,7 @@ class TemporaryPath {
 // Whether a file name is that of a temporary: NAME.tmp-PID.
 bool is_temporary_name(std::string_view name);
 
-// Removes the temporaries in `folder` whose process has ended, of all targets or of the one of that name.
+// Removes temporaries in `folder` whose process has ended, of all targets or of one.
 void remove_leftovers(const std::filesystem::path& folder, std::string_view target = {});
 
 // Marks an open temporary file or folder as in use, also for processes of other machines that share the file system.

@@ -5,7 +5,7 @@
 
 namespace essh {
 
-// A fixed team of threads that includes the caller. How work is partitioned depends on the team size only.
+// A fixed number of threads, including the caller. The partition of work depends only on that number.
 class ThreadPool {
  public:
   explicit ThreadPool(int threads);
@@ -15,10 +15,10 @@ class ThreadPool {
 
   int threads() const;
 
-  // Calls body(begin, end, thread) so that the ranges cover [0, count) once, one contiguous range per thread. Returns
-  // when all are done; the first exception of a body is thrown here. Not for use from inside a body.
+  // Calls body(begin, end, thread) with one contiguous range of [0, count) per thread. Returns when all ranges are
+  // done; rethrows the first exception of a body. Must not be called from inside a body.
   void split(std::int64_t count, const std::function<void(std::int64_t, std::int64_t, int)>& body);
-  // Calls body(index, thread) for each index of [0, count), indices taken from a shared counter.
+  // Calls body(index, thread) for each index of [0, count), taken from a shared counter.
   void each(std::int64_t count, const std::function<void(std::int64_t, int)>& body);
 
  private:

@@ -12,8 +12,7 @@ std::optional<std::size_t> first_invalid_utf8(std::string_view text);
 // C0, DEL or C1, in UTF-8.
 bool has_control_character(std::string_view text);
 
-// Text from outside as it may stand in a message: in quotes, cut after 80 bytes, without anything that could steer a
-// terminal or end the quotes.
+// Untrusted text for a message: quoted, truncated to 80 bytes, without control characters or quotes.
 std::string in_quotes(std::string_view text);
 
 }  // namespace essh
