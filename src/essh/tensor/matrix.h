@@ -25,8 +25,8 @@ struct WideOf<BFloat16> {
 template <class T>
 using Wide = typename detail::WideOf<std::remove_const_t<T>>::type;
 
-// Views: they own nothing, and copying one copies no element. An empty view (no data) means "not wanted" or "zero".
-// Their functions are constexpr so that kernels on a GPU may call them too.
+// Non-owning views. An empty view (no data) means "not wanted" or "zero". Members are constexpr so that GPU kernels can
+// call them.
 template <class T>
 struct Vector {
   T* data = nullptr;
@@ -39,7 +39,7 @@ struct Vector {
   constexpr operator Vector<const T>() const requires(!std::is_const_v<T>) { return {data, size}; }
 };
 
-// Row-major with a row stride, so a prefix of rows and columns of a weight is a view too.
+// Row-major with a row stride, so a prefix of rows and columns is a view too.
 template <class T>
 struct Matrix {
   T* data = nullptr;

@@ -8,7 +8,7 @@ enum class Format : std::uint8_t { F64, F32, BF16, F16 };
 
 struct FormatTraits {
   const char* name;
-  Index block;        // elements that are stored together
+  Index block;        // elements per block
   Index block_bytes;  // bytes of one block
 };
 inline constexpr FormatTraits kFormats[] = {
@@ -28,8 +28,8 @@ constexpr Format format_of() {
   return std::is_same_v<V, double> ? Format::F64 : std::is_same_v<V, float> ? Format::F32 : Format::BF16;
 }
 
-// A weight as it is stored: rows x cols, row-major, `stride` elements from row to row; `scales` for formats that have
-// them. Owns nothing. Prefixes of rows and columns are weights too.
+// A non-owning handle of a stored weight: rows x cols, row-major, `stride` elements from row to row; `scales` for
+// formats that have them. Prefixes of rows and columns are weights too.
 struct Weight {
   Format format = Format::F32;
   const void* data = nullptr;
@@ -56,7 +56,7 @@ struct Weight {
   }
   bool is_dense() const { return stride == cols; }
   Index bytes() const { return stored_bytes(format, rows * cols); }
-  // The elements, of a format that stores T.
+  // The elements; the format must store T.
   template <class T>
   Matrix<const T> as() const {
     ESSH_ASSERT(format == format_of<T>());
