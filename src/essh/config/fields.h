@@ -24,14 +24,13 @@ template <class T>
 inline constexpr bool is_list = false;
 template <class T>
 inline constexpr bool is_list<std::vector<T>> = true;
-// Null stands for an empty one.
+// Null means empty.
 template <class T>
 inline constexpr bool is_optional = false;
 template <class T>
 inline constexpr bool is_optional<std::optional<T>> = true;
 
-// The typed layer over JSON: wrong kinds, fractions for integers and values out of range are errors that name the
-// place.
+// Typed access to JSON. Wrong kinds, fractions for integers and values out of range are errors that name the place.
 template <class T>
 T json_value(const Json& value, const Field& field, const std::string& place) {
   const auto out_of_range = [&](auto number) {
