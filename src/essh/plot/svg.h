@@ -12,7 +12,7 @@ enum class Mark { Line, Points, LineAndPoints };
 struct Axis {
   std::string title = {};
   Scale scale = Scale::Linear;
-  // Ends of the axis where the data should not decide.
+  // Limits of the axis; taken from the data if absent.
   std::optional<double> min = {};
   std::optional<double> max = {};
 };
@@ -20,10 +20,10 @@ struct Axis {
 struct Series {
   std::string name = {};  // in the legend; empty: not listed
   std::vector<double> x = {};
-  std::vector<double> y = {};  // as many as x
+  std::vector<double> y = {};  // same size as x
   Mark mark = Mark::Line;
   std::vector<std::string> labels = {};  // empty, or one per point; an empty one is not drawn
-  std::optional<int> color = {};         // index into the palette; the place among the panel's series otherwise
+  std::optional<int> color = {};         // index into the palette; by default the index of the series in its panel
   bool dashed = false;
 };
 
@@ -42,9 +42,9 @@ struct Figure {
   int panel_height = 340;
 };
 
-// A self-contained SVG document: no script, no reference to anything outside, text escaped. Points that are not finite,
-// or not positive on a logarithmic axis, are left out and break the line. A line with far more points than pixels is
-// thinned to the extremes of each pixel column.
+// A self-contained SVG document: no scripts, no external references, text escaped. Points that are not finite, or not
+// positive on a logarithmic axis, are left out and break the line. A line with far more points than pixels is thinned
+// to the extremes of each pixel column.
 std::string to_svg(const Figure& figure);
 
 }  // namespace essh::plot
