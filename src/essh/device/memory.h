@@ -15,27 +15,27 @@ class Mapping;
 
 enum class Device { Cpu, Cuda };
 
-// The most bytes that buffers of this process have held on a device at one time.
+// Peak memory of this process's buffers on a device.
 std::size_t peak_bytes(Device device);
-// What they held then, the largest first.
+// Use of memory at the peak by purpose, largest first.
 struct MemoryUse {
   std::string purpose;
   std::size_t bytes = 0;
 };
 std::vector<MemoryUse> peak_memory(Device device);
-// What they hold now.
+// Bytes held now.
 std::vector<MemoryUse> held_memory(Device device);
 
-// Bytes owned on one device, aligned to 256. `purpose`, a literal, appears in the message when they cannot be had and
-// in peak_memory().
+// Bytes owned on one device, aligned to 256. `purpose`, a literal, appears in out-of-memory messages and in
+// peak_memory().
 class Buffer {
  public:
   Buffer() = default;
   Buffer(Device device, std::size_t bytes, const char* purpose);
-  // At least `bytes`, and more when grow() is called; what it holds stays where it is. Without bytes where that cannot
-  // be: on a CPU, and on a GPU whose driver cannot map memory.
+  // A buffer of at least `bytes` that grow() enlarges in place. Returns an empty buffer if the device cannot grow in
+  // place: CPUs, and GPUs whose driver cannot map memory.
   static Buffer growing(Device device, std::size_t bytes, const char* purpose);
-  // Whether it now has `bytes`.
+  // Returns whether the buffer now has `bytes`.
   bool grow(std::size_t bytes);
   ~Buffer();
   Buffer(Buffer&& other) noexcept { *this = std::move(other); }
@@ -84,8 +84,8 @@ class Array {
   Index size_ = 0;
 };
 
-// Scratch and activations of one pass: allocation moves a pointer, and everything is given back at once. Grows
-// and keeps what it has, so that after the first pass nothing is allocated.
+// Bump allocator for scratch and activations of one pass; memory is released to a mark. The arena grows and keeps its
+// memory, so later passes of the same size allocate nothing.
 class Arena {
  public:
   explicit Arena(Device device, const char* purpose = "activations") : device_(device), purpose_(purpose) {}
@@ -107,11 +107,11 @@ class Arena {
     std::size_t used = 0;
   };
   Mark mark() const { return at_; }
-  // Everything allocated since the mark is free again.
+  // Releases everything allocated since the mark.
   void release(Mark mark) { at_ = mark; }
   void release() { at_ = {}; }
   std::size_t capacity() const;
-  // The part of it that was ever handed out: what the operating system has had to provide.
+  // Most bytes ever in use: the pages that the operating system has had to provide.
   std::size_t touched() const;
 
  private:

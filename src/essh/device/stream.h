@@ -17,7 +17,7 @@ class Stream;
 #endif
 
 namespace essh {
-// Whether this build has CUDA: templates leave out what only a GPU runs.
+// Whether this build has CUDA; templates omit GPU-only code otherwise.
 #if ESSH_WITH_CUDA
 inline constexpr bool kWithCuda = true;
 #else
@@ -27,7 +27,7 @@ inline constexpr bool kWithCuda = false;
 
 namespace essh {
 
-// Which number types a device computes in: double on the CPU, the reference; bf16 on CUDA; float on both.
+// Number types per device: double (the reference) on the CPU, bf16 on CUDA, float on both.
 namespace detail {
 template <class Kernel, class T>
 struct Uses : std::false_type {};
@@ -36,7 +36,7 @@ struct Uses<Kernel<Types...>, T> : std::bool_constant<(std::is_same_v<Types, T> 
 }  // namespace detail
 
 // Where kernels run: one of the devices of this build. launch(stream, Kernel{...}) calls the kernel's run() for that
-// device; a missing one is a link error that names it.
+// device; a missing run() is a link error.
 class Stream {
  public:
   explicit Stream(std::unique_ptr<cpu::Stream> stream) : device_(std::move(stream)) {}
@@ -66,20 +66,22 @@ class Stream {
 #endif
   }
 
-  // Between host and device memory or within one, in order with the kernels; on return host memory is read or written.
+  // Copies between host and device memory or within one, in order with the kernels. Host memory has been read or
+  // written on return.
   void copy(void* to, const void* from, std::size_t bytes);
-  // Returns when everything launched so far has run.
+  // Waits until all launched work has finished.
   void wait();
 
   // "NVIDIA H200 (sm_90, CUDA 13.0)" or "CPU, 2 threads".
   std::string description();
-  // What was tuned on this device, by name; see cuda::Stream. Nothing on the CPU.
+  // Autotuned algorithms by name (cuda::Stream); empty on the CPU.
   std::map<std::string, std::string>& choices();
 
-  // For use from several threads: whoever launches holds it, and its GPU is then the calling thread's.
+  // For use from several threads: a thread holds this lock while it launches, and the stream's GPU is its current
+  // device.
   std::unique_lock<std::mutex> acquire();
 
-  // The stream of one device, for what only that device has; null on the other.
+  // The stream of one device, for device-specific calls; null for the other device.
   cpu::Stream* cpu() {
     return device_.index() == 0 ? std::get<0>(device_).get() : nullptr;
   }
@@ -100,8 +102,8 @@ void launch(Stream& stream, const Kernel& kernel) {
   stream.launch(kernel);
 }
 
-// Launches that are made again and again with the same operands: on CUDA recorded after they have run twice, and
-// replayed from then on; on the CPU just run.
+// Launches that repeat with the same operands. On CUDA they run twice, are then recorded as a CUDA graph and replayed;
+// on the CPU they simply run.
 class Recording {
  public:
   template <class Body>
@@ -114,7 +116,7 @@ class Recording {
   }
 
  private:
-  // Memory is taken and products are tuned in runs of their own.
+  // The first executions allocate memory and autotune products.
   static constexpr int kEager = 2;
   bool replay(Stream& stream);
   void record(Stream& stream, const std::function<void()>& body);
@@ -123,7 +125,7 @@ class Recording {
   int runs_ = 0;
 };
 
-// GPU time by kernel of what is launched in its scope; nothing on the CPU.
+// GPU time by kernel of all launches in its scope; empty on the CPU.
 class ProfiledScope {
  public:
   struct Line {
@@ -135,7 +137,7 @@ class ProfiledScope {
   ~ProfiledScope();
   ProfiledScope(const ProfiledScope&) = delete;
   ProfiledScope& operator=(const ProfiledScope&) = delete;
-  // The longest first.
+  // Longest first.
   std::vector<Line> lines();
 
  private:
@@ -143,7 +145,7 @@ class ProfiledScope {
   std::shared_ptr<void> profile_;
 };
 
-// Elements from the host to a device view of the same size, and back.
+// Copies elements from the host to a device view of the same size, and back.
 template <class T>
 void upload(Stream& stream, std::span<const std::type_identity_t<T>> from, Vector<T> to) {
   ESSH_ASSERT(static_cast<Index>(from.size()) == to.size);
@@ -159,7 +161,7 @@ inline Stream cpu_stream(int threads = available_cores()) {
   return Stream(std::make_unique<cpu::Stream>(threads));
 }
 
-// "cpu", "cuda" or "cuda:1"; "auto" takes a GPU when there is one. Whatever this build or machine has not is refused
+// "cpu", "cuda" or "cuda:1"; "auto" takes a GPU if there is one. A device that this build or machine lacks is an error
 // with the reason.
 struct DeviceChoice {
   Device device = Device::Cpu;
@@ -167,7 +169,7 @@ struct DeviceChoice {
 };
 DeviceChoice parse_device(std::string_view name);
 Stream open_stream(DeviceChoice choice, int threads = available_cores());
-// GPUs of this machine, for people; empty in a build without CUDA.
+// GPUs of this machine, in words; empty in a build without CUDA.
 std::vector<std::string> gpu_names();
 
 }  // namespace essh

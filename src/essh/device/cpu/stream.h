@@ -7,7 +7,7 @@
 
 namespace essh::cpu {
 
-// Kernels run at once, in order, on a team of threads; each thread has scratch of its own.
+// Kernels run immediately, in order, on a thread pool; each thread has its own scratch.
 class Stream {
  public:
   explicit Stream(int threads = available_cores());
@@ -20,7 +20,7 @@ class Stream {
   std::vector<std::unique_ptr<Arena>> scratch_;
 };
 
-// Scratch that is given back at the end of the scope.
+// Scratch that is released at the end of the scope.
 class Scratch {
  public:
   Scratch(Stream& stream, int thread) : arena_(stream.scratch(thread)), mark_(arena_.mark()) {}

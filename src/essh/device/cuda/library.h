@@ -4,14 +4,14 @@
 
 namespace essh::cuda {
 
-// A shared library that is loaded when it is first needed and stays until the program ends: the libraries of a GPU are
-// hundreds of megabytes that a run on the CPU, or a machine without them, does not have to carry.
+// A shared library that is loaded on first use and stays loaded. GPU libraries have hundreds of megabytes, which CPU
+// runs and machines without a GPU do not need.
 class Library {
  public:
-  // The first of `files` that the loader finds; Error{Device} names them and what the library is for.
+  // Loads the first of `files` that is found; Error{Device} names the files and the purpose of the library.
   Library(const std::vector<std::string>& files, const char* purpose);
 
-  // A function of any type: the caller's pointer says which.
+  // A function; the type of the caller's pointer is its type.
   class Symbol {
    public:
     explicit Symbol(void* address) : address_(address) {}

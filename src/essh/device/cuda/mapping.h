@@ -4,11 +4,10 @@
 
 namespace essh::cuda {
 
-// Device memory that grows without moving: a range of addresses as large as the GPU, of which a first part holds
-// memory.
+// Device memory that grows in place: an address range as large as the GPU's memory, mapped from its start.
 class Mapping {
  public:
-  // On the current device; nullptr where its driver cannot map memory.
+  // On the current device; nullptr if its driver cannot map memory.
   static std::unique_ptr<Mapping> reserve();
   // Waits for the device: kernels may still be using the memory.
   ~Mapping();
@@ -17,7 +16,7 @@ class Mapping {
 
   void* data() const { return reinterpret_cast<void*>(address_); }
   std::size_t bytes() const { return bytes_; }
-  // Holds at least `bytes` afterwards. Throws OutOfMemory with what was wanted, for what, and what is free.
+  // Maps at least `bytes`. Throws OutOfMemory with the request, its purpose and the free memory.
   void grow(std::size_t bytes, const char* purpose);
 
  private:

@@ -9,7 +9,7 @@ struct CUevent_st;
 
 namespace essh::cuda {
 
-// GPU time of everything launched on a stream, by name. Costs two events a launch: for looking, not for running.
+// GPU time of all launches on a stream, by name. Costs two events per launch.
 class Profile {
  public:
   explicit Profile(Stream& stream) : stream_(stream) {}
@@ -19,7 +19,7 @@ class Profile {
 
   void begin(const char* name);
   void end();
-  // A part of a launch that its kernel has timed itself.
+  // A section of a launch that its kernel has timed itself.
   void add_part(const std::string& name, double milliseconds);
 
   struct Line {
@@ -27,7 +27,7 @@ class Profile {
     int calls = 0;
     double milliseconds = 0;
   };
-  // Waits for the stream; the longest first.
+  // Waits for the stream. Longest first.
   std::vector<Line> lines();
 
  private:
@@ -42,7 +42,7 @@ class Profile {
   std::map<std::string, Line> parts_;
 };
 
-// The launch in whose scope it stands is timed when the stream has a profile.
+// Times the launches of its scope if the stream has a profile.
 class ProfileScope {
  public:
   ProfileScope(Stream& stream, const char* name) : profile_(stream.profile()) {

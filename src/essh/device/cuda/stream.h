@@ -12,7 +12,7 @@ namespace essh::cuda {
 
 class Profile;
 
-// Kernels run on one GPU in the order of their launch, while the caller goes on.
+// Kernels run asynchronously on one GPU, in launch order.
 class Stream {
  public:
   explicit Stream(int device = 0);
@@ -20,31 +20,31 @@ class Stream {
   Stream(const Stream&) = delete;
   Stream& operator=(const Stream&) = delete;
 
-  // Makes this stream's GPU the current one of the calling thread.
+  // Makes this stream's GPU the current device of the calling thread.
   void activate() const;
   CUstream_st* handle() const { return handle_; }
   int multiprocessors() const { return multiprocessors_; }
-  // Whether a kernel may be placed before the one before it has run out: the device can, and has code made for it.
+  // Whether programmatic dependent launch works: sm_90+ and native code for this GPU.
   bool early_launches() const { return early_launches_; }
-  // "NVIDIA H200 (sm_90, CUDA 13.0)", what tuned choices depend on.
+  // "NVIDIA H200 (sm_90, CUDA 13.0)", the key of autotuned algorithms.
   const std::string& description() const { return description_; }
-  // Memory of the kernels now being launched. What one gives back the next may take: both run in order.
+  // Scratch memory of kernels. Memory that one kernel releases may be reused by the next, since kernels run in order.
   Arena& scratch() { return scratch_; }
 
-  // Between host and device or on the device, in order with the kernels. Host memory is free for reuse on return.
+  // Copies between host and device or on the device, in order with the kernels. Host memory may be reused on return.
   void copy(void* to, const void* from, std::size_t bytes);
-  // Returns when everything launched so far has run; reports what went wrong in it.
+  // Waits until all launched work has finished; throws its errors.
   void wait();
 
-  // What was tuned on this device, by name. Results may depend on it in their last bits: whoever wants the same bits in
-  // another process keeps it and gives it back before the first launch.
+  // Autotuned algorithms by name. The last bits of results depend on them: to get the same bits in another process,
+  // save them and restore them before the first launch.
   std::map<std::string, std::string>& choices() { return choices_; }
 
-  // Times every launch while there is one; owned by the caller.
+  // If set, times every launch; owned by the caller.
   Profile* profile() const { return profile_; }
   void set_profile(Profile* profile) { profile_ = profile; }
 
-  // Things that live as long as the stream, made on first use: handles of libraries, tuned choices.
+  // Objects with the lifetime of the stream, created on first use: library handles, autotuned algorithms.
   template <class T>
   T& attachment() {
     static const char key = 0;
@@ -69,7 +69,7 @@ class Stream {
   std::vector<std::pair<const void*, std::shared_ptr<void>>> attachments_;
 };
 
-// Scratch that is given back at the end of the scope.
+// Scratch that is released at the end of the scope.
 class Scratch {
  public:
   explicit Scratch(Stream& stream) : arena_(stream.scratch()), mark_(arena_.mark()) {}
@@ -86,11 +86,12 @@ class Scratch {
   Arena::Mark mark_;
 };
 
-// Launches recorded once and replayed with one call: the same operands, whatever they hold by then.
+// A CUDA graph: launches recorded once and replayed with the same operands.
 class Graph {
  public:
   Graph() = default;
-  // Runs body(), whose launches on `stream` are recorded instead of run. All memory must have been taken before.
+  // Calls body() and records its launches on `stream` without executing them. All memory must have been allocated
+  // before.
   Graph(Stream& stream, const std::function<void()>& body);
   ~Graph();
   Graph(Graph&& other) noexcept : graph_(std::exchange(other.graph_, nullptr)) {}
@@ -105,9 +106,9 @@ class Graph {
   CUgraphExec_st* graph_ = nullptr;
 };
 
-// GPUs that this process can use; 0 where there is no driver.
+// Number of GPUs that this process can use; 0 without a driver.
 int device_count();
-// Names of the GPUs, their memory and architecture, for people.
+// Names of the GPUs with memory and architecture, in words.
 std::vector<std::string> device_names();
 
 // Memory of the current GPU.
@@ -115,10 +116,10 @@ struct DeviceMemory {
   std::size_t free = 0, total = 0;
 };
 DeviceMemory device_memory();
-// Takes some. Throws OutOfMemory with what was wanted, for what, and what is free.
+// Allocates. Throws OutOfMemory with the request, its purpose and the free memory.
 void* allocate(std::size_t bytes, const char* purpose);
 void release(void* memory) noexcept;
-// That OutOfMemory.
+// Throws that OutOfMemory.
 [[noreturn]] void fail_for_memory(std::size_t bytes, const char* purpose);
 
 }  // namespace essh::cuda
