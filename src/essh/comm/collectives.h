@@ -9,9 +9,9 @@
 
 namespace essh::comm {
 
-// The collectives of Group over a transport, each returning when this rank has its result. Sums are exchanged directly:
-// each rank receives its part from all others and adds in the order of the ranks. That moves as many bytes as a ring,
-// 2 (n - 1) / n of the array for an all-reduce. Memory beside the array: about 4 MiB.
+// The collectives of Group over a transport; each returns when this rank has its result. For sums, each rank receives
+// its shard from all others and adds in rank order. An all-reduce moves 2 (n - 1) / n of the array, as a ring does.
+// Memory besides the array: about 4 MiB.
 class Collectives {
  public:
   explicit Collectives(Transport& transport) : transport_(transport) {}

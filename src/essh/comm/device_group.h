@@ -6,9 +6,9 @@
 
 namespace essh::comm {
 
-// The collectives of a group over large arrays in the memory of a device, in order with the kernels of its stream: what
-// was launched before a start is seen by it, what is launched after wait() sees its result. On the CPU they are the
-// group's own; between GPUs NCCL's, or through host memory where there is no NCCL.
+// Collectives of a group over large arrays in device memory, ordered with the kernels of the stream: a collective sees
+// the results of kernels launched before it, and kernels launched after wait() see its result. The CPU uses the group
+// itself; GPUs use NCCL, or host memory without NCCL.
 class DeviceGroup {
  public:
   DeviceGroup() = default;
@@ -16,12 +16,12 @@ class DeviceGroup {
   DeviceGroup& operator=(const DeviceGroup&) = delete;
   virtual ~DeviceGroup() = default;
 
-  // As Group has them. The sums of NCCL are added in an order of its own.
+  // As in Group, except that NCCL chooses the order of additions.
   virtual Request start_reduce_scatter_sum(Vector<float> data, Bounds bounds) = 0;
   virtual Request start_all_gather(Vector<float> data, Bounds bounds) = 0;
 };
 
-// A collective of the group. Both outlive what is made.
+// A collective. `group` and `stream` must outlive the result.
 std::unique_ptr<DeviceGroup> make_device_group(Group& group, Stream& stream);
 
 }  // namespace essh::comm

@@ -3,8 +3,8 @@
 
 namespace essh::comm {
 
-// The ranks of a group, each with a GPU of its own, by NCCL; a collective of the group. Null, after a word in the log,
-// where this build has no NCCL or ranks share a GPU, which NCCL refuses.
+// NCCL over the ranks of a group, one GPU per rank; a collective. Null, with a log message, if this build has no NCCL
+// or ranks share a GPU.
 std::unique_ptr<DeviceGroup> make_nccl_group(Group& group, Stream& stream);
 
 }  // namespace essh::comm

@@ -13,7 +13,7 @@ struct Incoming {
   std::span<std::byte> bytes;
 };
 
-// Moves bytes between ranks; what the collectives are made of.
+// Point-to-point messages between ranks, on which the collectives are built.
 class Transport {
  public:
   static constexpr std::size_t kLargestMessage = std::size_t{1} << 30;
@@ -21,8 +21,8 @@ class Transport {
   virtual ~Transport() = default;
   virtual int rank() const = 0;
   virtual int size() const = 0;
-  // Returns when everything has arrived and every outgoing buffer may be used again. What one rank sends to another
-  // must match, message by message, what the other expects from it. Empty messages are skipped on both sides.
+  // Returns when all messages have arrived and all outgoing buffers may be reused. The messages that one rank sends to
+  // another must match, in order and size, those the other expects. Empty messages are skipped on both sides.
   virtual void exchange(std::span<const Outgoing> outgoing, std::span<const Incoming> incoming) = 0;
 };
 
