@@ -9,11 +9,11 @@ namespace essh {
 
 struct ModelConfig;
 
-// The sizes of a model that can be cut to a prefix, by the names of config.json: "channels" of every spectral mixer,
-// units of every feed-forward ("ffn").
+// The capacity axes, by their names in config.json: "channels" of every spectral mixer, units of every feed-forward
+// ("ffn").
 enum class Axis { None, Channels, Ffn };
 
-// How much of a model runs: the first parts along each axis. 0 where the model has no such axis.
+// The number of channels and units that run, always the first ones. 0 if the model has no such axis.
 struct Capacity {
   Index channels = 0;
   Index ffn = 0;
@@ -32,7 +32,7 @@ struct ElasticAxis {
   bool operator==(const ElasticAxis&) const = default;
 };
 
-// How a family can be cut: its axes, and the budgets of the named tiers T1, T2, ...
+// The capacities of a family: its axes, and the budgets of the named tiers T1, T2, ...
 struct ElasticConfig {
   ElasticAxis channels = {};
   ElasticAxis ffn = {};
@@ -60,10 +60,10 @@ void fields(Visitor& visit, ElasticConfig& c) {
 ElasticConfig two_rate(Index channels, Index ffn, std::vector<double> tiers, double channel_exponent = 0.5,
                        double ffn_exponent = 0.8);
 
-// A capacity with the name it was asked by: "T4", "full", "xi=0.3" or "18x1792".
+// A capacity with the name it was requested by: "T4", "full", "xi=0.3" or "18x1792".
 struct Tier {
   std::string name;
-  double budget = 0;  // xi; 0 when the capacity was given by its sizes
+  double budget = 0;  // xi; 0 if the capacity was given by its sizes
   Capacity capacity;
 };
 
@@ -78,7 +78,7 @@ std::string sizes_of(const ModelConfig& config, Capacity capacity);
 
 // The named tiers of a family; one tier "full" for a model of fixed capacity.
 std::vector<Tier> tiers_of(const ModelConfig& config);
-// "T4", "full", "xi=0.3" or sizes. Errors name what there is.
+// "T4", "full", "xi=0.3" or sizes. Errors list the valid names.
 Tier find_tier(const ModelConfig& config, const std::string& name);
 // Given sizes, checked against the full ones.
 Tier custom_tier(const ModelConfig& config, Capacity capacity);

@@ -23,11 +23,11 @@ struct AttentionSizes {
   Index key_value_heads() const { return num_key_value_heads > 0 ? num_key_value_heads : num_attention_heads; }
 };
 
-// How a folder's matrices are stored with fewer bits (store/quantisation.h). No format: they are not.
+// Quantisation of a folder's matrices (store/quantisation.h). An empty format means not quantised.
 struct QuantizationConfig {
   std::string quant_method;  // always essh
   std::string format;        // q8, q4 or fp8
-  Index group_size = 0;      // neighbours that share a scale
+  Index group_size = 0;      // elements per scale
 };
 
 // The shape of one model folder, with the names of its config.json. Every kind of mixer has its sizes: spectral mixers
@@ -109,15 +109,15 @@ void fields(Visitor& visit, ModelConfig& c) {
   visit("elastic", c.elastic, Field{.help = "how the capacity can be cut"});
 }
 
-// Reads and checks a config.json; keys that other tools add and that mean nothing here are passed over.
+// Reads and checks a config.json; irrelevant keys of other tools are ignored.
 ModelConfig parse_config(const Json& object, const std::string& place);
 // The keys that this model has: sizes of its kinds of layers only, `elastic` for a family only. A two-rate map is
 // written as {"channels", "ffn", "channel_exponent", "ffn_exponent", "tiers"}, any other by axis.
 Json config_json(const ModelConfig& config);
-// What the field ranges cannot say: sizes that must agree with each other and bounded totals.
+// Checks beyond field ranges: consistency of sizes, and bounded totals.
 void check_config(const ModelConfig& config, const std::string& place);
 
-// A model of the program's own by name; `preset_names` lists them.
+// A built-in model by name (`preset_names`).
 ModelConfig preset(const std::string& name);
 std::vector<std::string> preset_names();
 

@@ -5,10 +5,10 @@ namespace essh {
 
 struct ModelConfig;
 
-// The depth at which caches that grow are counted: 2048 tokens and the one being decoded.
+// Context at which growing caches are counted: 2048 tokens and the one being decoded.
 inline constexpr Index kCostContext = 2049;
 
-// What a capacity costs, from shapes alone.
+// Costs of a capacity, computed from shapes.
 struct Cost {
   Index parameters = 0;
   Index state_bytes = 0;      // recurrent state of one sequence, float32
@@ -19,7 +19,7 @@ struct Cost {
 Cost cost_of(const ModelConfig& config, Capacity capacity);
 
 // The budget of a family whose parameter count is nearest to `parameters`; 1 for more than the family has. The budget
-// lies inside the interval of those with the same sizes, so rounding cannot move it to others.
+// lies inside the interval of budgets with these sizes, so rounding cannot change them.
 double budget_for_parameters(const ModelConfig& config, double parameters);
 
 }  // namespace essh

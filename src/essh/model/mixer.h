@@ -9,7 +9,7 @@
 
 namespace essh {
 
-// One pass over `sequences` stretches of `length` tokens, rows sequence-major, at one capacity.
+// One pass over `sequences` sequences of `length` tokens at one capacity; rows are sequence-major.
 struct Pass {
   Stream& stream;
   Arena& arena;
@@ -20,17 +20,17 @@ struct Pass {
   // included (the paper's alpha_ff and alpha_mix). Attention is not scaled.
   double ffn_gradient_scale = 1;
   double mixer_gradient_scale = 1;
-  // When given, layers x units: feed-forwards add the squares of their hidden activations, summed over tokens.
+  // If given, layers x units: feed-forwards add their squared hidden activations, summed over tokens.
   Matrix<double> ffn_squares = {};
-  // When given, backward calls it with every layer whose weight gradients are complete, from the last to the first.
+  // If given, backward calls it with every layer whose weight gradients are complete, from the last layer to the first.
   const std::function<void(Index)>* layer_done = nullptr;
   RowBits bits = RowBits::Free;
 
   Index tokens() const { return sequences * length; }
 };
 
-// One part of the state of a sequence. Fixed: `columns` elements that every token changes. Rows: one row of `columns`
-// elements per token, of which the last `window` are read (0: all).
+// One component of the state of a sequence. Fixed: `columns` elements that every token updates. Rows: one row of
+// `columns` elements per token; the last `window` rows are read (0: all).
 struct StatePart {
   enum class Kind { Fixed, Rows } kind;
   Format format;
@@ -38,8 +38,8 @@ struct StatePart {
   Index window = 0;
 };
 
-// Rows of a ring beyond its window, so that the last tokens can be taken back: position p lies in row
-// p % (window + kSpareRows).
+// Rows of a ring buffer beyond its window, so that recent tokens can be rolled back: position p is in row p % (window +
+// kSpareRows).
 inline constexpr Index kSpareRows = 16;
 
 // SequenceBatch of equal length in a recurrent pass: rows first_row to first_row + sequences * length of the pass.
@@ -47,20 +47,20 @@ struct Segment {
   Index first_row, first_sequence, sequences, length;
 };
 
-// An array for the host and its copy for the kernels; on the CPU both are one.
+// A host array and its device copy; on the CPU both are the same memory.
 template <class T>
 struct Mirrored {
   const T* host = nullptr;
   const T* device = nullptr;
 };
 
-// The sequences of a recurrent pass, each at its position and with its state anywhere in memory.
+// The sequences of a recurrent pass: positions, and pointers to their states.
 struct SequenceBatch {
   std::span<const Segment> segments;
   Index count = 0;
   Mirrored<Index> positions;  // tokens before this pass
-  // By part of the state and sequence. Fixed parts are read from `entering` and written to `leaving` (may be equal);
-  // parts of rows have the same memory in both.
+  // Indexed by state component and sequence. Fixed components are read from `entering` and written to `leaving` (may be
+  // equal); row components have the same memory in both.
   Mirrored<std::byte*> entering, leaving;
   Index longest = 0;  // bound on the positions after this pass, and after any replay of it
 
@@ -77,33 +77,33 @@ struct SequenceBatch {
   }
 };
 
-// What a mixer's forward pass keeps for its backward pass. Memory comes from the pass's arena.
+// Data that a mixer's forward pass keeps for backward, in the pass's arena.
 struct MixerTape {
   virtual ~MixerTape() = default;
 };
 
-// The part of a block that mixes tokens. A kind of mixer is one pair of files: its tensors, state, forward, backward
-// and recurrent extension; it is known elsewhere only to mixer.cpp. Mixers hold shapes, never weights.
+// The token mixer of a block. A kind of mixer is one pair of files with its tensors, state, forward, backward and
+// recurrent extension; only mixer.cpp knows the kinds. Mixers hold shapes, never weights.
 template <class T>
 class Mixer {
  public:
   virtual ~Mixer() = default;
 
-  // y = x + mix(u); y may be x. The tape is filled when it will be wanted by backward; its memory outlives the call.
+  // y = x + mix(u); y may be x. Fills the tape, if there is one, with arena memory for backward.
   virtual void forward(const Pass& pass, const Weights& weights, Matrix<const T> u, const Residual<T>& x,
                        const Residual<T>& y, std::unique_ptr<MixerTape>* tape) const = 0;
   // d_u = gradient of u given d_y, rounded to T; gradients of the weights are added.
   virtual void backward(const Pass& pass, const Weights& weights, const Gradients<T>& gradients, Matrix<const T> u,
                         Matrix<const T> d_y, const MixerTape& tape, Matrix<T> d_u) const = 0;
-  // x += mix(u) for the tokens of a recurrent pass at full capacity; `first_part` counts the parts of the state of the
-  // layers before. The states advance.
+  // x += mix(u) for the tokens of a recurrent pass at full capacity; `first_part` is the index of the layer's first
+  // state component. Updates the states.
   virtual void extend(const Pass& pass, const Weights& weights, Matrix<const T> u, const Residual<T>& x,
                       const SequenceBatch& sequences, std::size_t first_part) const = 0;
 };
 
-// The tensors of the mixer of a layer, names without the layer's prefix.
+// The tensors of a layer's mixer; names without the layer's prefix.
 std::vector<ModelTensor> mixer_tensors(const ModelConfig& config, Index layer);
-// Its state when rows are kept in `rows`.
+// The mixer's state, with rows stored in the format `rows`.
 std::vector<StatePart> mixer_state(const ModelConfig& config, Index layer, Format rows);
 // Multiply-adds per token in decoding after `context` tokens.
 Index mixer_work(const ModelConfig& config, Index layer, Index context);

@@ -7,9 +7,8 @@
 
 namespace essh {
 
-// The model as the paper draws it: embedding, blocks of norm, mixer, residual, norm, feed-forward, residual, a last
-// norm, and the embedding again as output head. Holds shapes only; weights, gradients and states are given to each
-// call.
+// The model of the paper: embedding, blocks (norm, mixer, residual, norm, feed-forward, residual), final norm, and the
+// embedding as output head. Holds shapes only; weights, gradients and states are arguments.
 template <class T>
 class Model {
   using W = Wide<T>;
@@ -20,7 +19,7 @@ class Model {
   const ModelConfig& config() const { return config_; }
   const ParameterLayout& layout() const { return layout_; }
 
-  // What a forward pass keeps for its backward pass, in the pass's arena.
+  // Data that a forward pass keeps for backward, in the pass's arena.
   struct BlockTape {
     Residual<T> x, x_mixed;  // entering the block, and after the mixer
     Vector<W> inverse_rms, inverse_rms_mixed;
@@ -33,10 +32,11 @@ class Model {
     Vector<W> inverse_rms;
   };
 
-  // Last hidden states after the final norm, tokens x width, in the arena. SequenceBatch start from nothing. Without a
-  // tape, scratch is given back block by block.
+  // Last hidden states after the final norm, tokens x width, in the arena. Sequences start with empty states. Without a
+  // tape, scratch is released after each block.
   Matrix<T> forward(const Pass& pass, const Weights& weights, Vector<const std::int32_t> tokens, Tape* tape) const;
-  // Adds the gradients of everything but the head's product, given d_hidden of the result of forward. Uses up the tape.
+  // Adds the gradients of everything but the head's product, given d_hidden of the result of forward. Overwrites the
+  // tape.
   void backward(const Pass& pass, const Weights& weights, const Gradients<T>& gradients,
                 Vector<const std::int32_t> tokens, const Tape& tape, Matrix<const T> d_hidden) const;
 
@@ -47,8 +47,8 @@ class Model {
   void head_backward(const Pass& pass, const Weights& weights, const Gradients<T>& gradients, Matrix<const T> hidden,
                      Matrix<const T> d_logits, Matrix<T> d_hidden) const;
 
-  // Like forward for the tokens of a recurrent pass, segment by segment; their states advance. The pass runs at full
-  // capacity: a tier is decoded as the slice it is.
+  // forward for the tokens of a recurrent pass, segment by segment; updates the states. Runs at full capacity: a tier
+  // is decoded as its slice.
   Matrix<T> extend(const Pass& pass, const Weights& weights, Vector<const std::int32_t> tokens,
                    const SequenceBatch& sequences) const;
 

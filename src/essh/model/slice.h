@@ -3,13 +3,13 @@
 
 namespace essh {
 
-// One capacity of a family as a model of its own: the one definition behind exports, decoding, specialists and costs.
+// One capacity of a family as a standalone model; used by exports, decoding, specialists and costs.
 
-// The config of the slice: sizes cut, no longer a family. At full capacity, the family itself.
+// The config of the slice, with fixed capacity. At full capacity, the config of the family.
 ModelConfig slice(const ModelConfig& config, Capacity capacity);
 // The handles of the slice: prefixes of rows and columns, in place.
 Weights slice(const ModelConfig& config, const Weights& weights, Capacity capacity);
-// The slice copied.
+// A copy of the slice.
 template <class W>
 Parameters<W> slice(const ModelConfig& config, const Parameters<W>& parameters, Capacity capacity);
 

@@ -16,7 +16,7 @@ class StackedLinear {
   StackedLinear(std::initializer_list<Part> parts);
 
   Index columns() const;
-  // The columns of y that belong to a part.
+  // The columns of y of one weight.
   template <class T>
   Matrix<T> part(Matrix<T> y, std::size_t index) const {
     Index first = 0;
@@ -44,10 +44,10 @@ class StackedLinear {
 
     std::span<const Item> span() const { return {items.data(), count}; }
   };
-  // Whether all rows are kept of weights that follow each other in memory: then they are one.
+  // Whether the weights are contiguous in memory and keep all rows, and so form one matrix.
   bool is_one(const Weights& weights) const;
   List<Weight> operands(const Weights& weights) const;
-  // The rows as one matrix; a copy is in the arena of the pass.
+  // The kept rows as one matrix, copied into the pass's arena if necessary.
   template <class T>
   Matrix<const T> together(const Pass& pass, const Weights& weights) const;
 

@@ -10,7 +10,8 @@
 
 namespace essh {
 
-// Along which axis of capacity a dimension of a tensor is cut; `unit` rows or columns belong to one channel or unit.
+// The capacity axis along which a dimension of a tensor is sliced; `unit` rows or columns belong to one channel or
+// unit.
 struct Cut {
   Axis axis = Axis::None;
   Index unit = 1;
@@ -32,7 +33,7 @@ struct Initial {
 // Of matrices that write to the residual stream: N(0, 0.02 / sqrt(2 layers)).
 Initial initial_out(const ModelConfig& config);
 
-// What the optimizer and the reader of a file need to know of a tensor's part in the model.
+// The role of a tensor, for the optimizer and for readers of files.
 enum class Role { Embedding, Gain, Matrix, Bias, Modal, ZeroLag, Blend };
 
 // One tensor of the model. Vectors have rank 1 and one column.
@@ -47,21 +48,21 @@ struct ModelTensor {
   Initial initial = Initial::normal(0.02);
   Role role = Role::Matrix;
   bool decays = true;  // under weight decay in pretraining; refinement decays every tensor of rank 2
-  // Lies right behind the tensor before it in a ParameterLayout: at full capacity both are one matrix.
+  // Directly follows the previous tensor in a ParameterLayout; at full capacity both form one matrix.
   bool stacked = false;
 
-  // Rows and columns that remain at a capacity.
+  // Rows and columns kept at a capacity.
   Index kept_rows(Capacity capacity) const { return row_cut.kept(rows, capacity); }
   Index kept_cols(Capacity capacity) const { return col_cut.kept(cols, capacity); }
   std::vector<Index> shape() const;
-  // Stored and computed in the model's dtype; everything else stays in float32.
+  // Stored and computed in the model's dtype; all other tensors are float32.
   bool is_matrix() const { return role == Role::Matrix || role == Role::Embedding; }
 };
 
 // Every tensor of a model, in one fixed order: names, shapes, initial values and slices derive from this list alone.
 std::vector<ModelTensor> tensor_list(const ModelConfig& config);
 
-// Where each tensor lies in one flat array of elements; weights, gradients and optimizer states share the layout.
+// Offsets of the tensors in one flat array; weights, gradients and optimizer states share the layout.
 class ParameterLayout {
  public:
   explicit ParameterLayout(const ModelConfig& config);
@@ -74,8 +75,7 @@ class ParameterLayout {
   Index tables() const { return tables_; }
   // Elements of all tensors.
   Index parameters() const { return parameters_; }
-  // Index of "mixer.decay" in layer 3, or of "model.norm.weight" with layer -1. Asking for one that is not there is our
-  // bug.
+  // Index of "mixer.decay" in layer 3, or of "model.norm.weight" with layer -1. The tensor must exist.
   std::size_t find(Index layer, std::string_view name) const;
 
  private:
@@ -86,8 +86,8 @@ class ParameterLayout {
   Index parameters_ = 0;
 };
 
-// The weights of a model where a pass computes, one handle per tensor of its list: matrices in any format, everything
-// small in the type of the sums.
+// The weights of a model on the device of a pass, one handle per tensor: matrices in any format, all other tensors in
+// Wide<T>.
 struct Weights {
   std::vector<Weight> tensors;
   bool stacks = false;  // stacked tensors follow each other in memory, as in a ParameterLayout
@@ -122,7 +122,7 @@ struct Gradients {
   }
 };
 
-// A model's weights in host memory, all in W: what files are read into and optimizers update.
+// A model's weights in host memory, all of type W.
 template <class W>
 class Parameters {
  public:
