@@ -22,12 +22,12 @@ struct HankelFilters {
   }
 };
 
-// Z is strictly totally positive, so eigenvector k (from one) has exactly k-1 sign changes. A channel that comes out
-// with another count is lost in rounding: asking for it, or for more, is an error that says how many can be had. Where
-// double is not enough, as beyond 32 filters of length 2048, 106 bits are used: 64 filters take 2 s.
+// Z is strictly totally positive, so eigenvector k (from one) has exactly k-1 sign changes. A channel with another
+// count is lost in rounding; requesting it is an error that says how many channels are resolved. If double is not
+// enough (beyond 32 filters of length 2048), double-double arithmetic is used: 64 filters take 2 s.
 HankelFilters hankel_filters(std::int64_t length, int channels);
 
-// Changes of sign along `values`, zeros left out.
+// Number of sign changes along `values`, ignoring zeros.
 int sign_changes(std::span<const double> values);
 
 }  // namespace essh

@@ -14,12 +14,12 @@ struct DampedMode {
 };
 
 struct PencilFit {
-  // Slowest first; of two conjugates, which are two modes, the one of positive frequency first.
+  // Slowest decay first. A conjugate pair is two modes, positive frequency first.
   std::vector<DampedMode> modes;
   double error = 0;  // ||signal - response|| / ||signal||
 };
 
-// Poles outside are moved, along their ray, to the nearer of these magnitudes. The lower one keeps log(rho) finite.
+// Magnitudes of poles are clipped to this range. The lower bound keeps log(rho) finite.
 inline constexpr double kLargestDecay = 0.9999;
 inline constexpr double kSmallestDecay = 1e-9;
 
@@ -31,7 +31,7 @@ PencilFit fit_damped_modes(std::span<const double> signal, int modes);
 // The sum of the modes at tau = 0 .. length-1.
 std::vector<double> response(std::span<const DampedMode> modes, std::int64_t length);
 
-// ||target - values|| / ||target||, both of one size.
+// ||target - values|| / ||target||, of the same size.
 double relative_error(std::span<const double> target, std::span<const double> values);
 
 }  // namespace essh

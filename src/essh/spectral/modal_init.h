@@ -9,10 +9,10 @@
 
 namespace essh {
 
-// How the modes of a spectral mixer start; docs/spectral.md defines each.
+// Initialisations of a spectral mixer's modes; docs/spectral.md defines them.
 enum class ModalInit {
   Hankel,          // each channel fits its Hankel filter
-  Random,          // the fitted values dealt out at random, the scale of the bank kept
+  Random,          // fitted values permuted at random, same root-mean-square norm
   NonOscillatory,  // rho = exp(-0.01), no rotation, no readout
   Shuffled,        // fitted channels in random slots
   Reversed,        // fitted channels in reverse order
@@ -40,8 +40,7 @@ struct ModalTable {
   std::vector<DampedMode> channel(int index) const;
 };
 
-// `seed` drives Random, Shuffled and S4dLin; the others do not depend on it. Fits are kept in memory, so that a second
-// call for the same sizes is cheap. Safe from several threads.
+// `seed` drives Random, Shuffled and S4dLin; the others do not depend on it. Fits are cached in memory. Thread-safe.
 ModalTable make_modal_table(ModalInit init, int channels, int modes, std::uint64_t seed, std::int64_t length = 2048);
 
 // The raw decay of a magnitude 0 < rho < 1, and back.

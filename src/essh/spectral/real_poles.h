@@ -5,8 +5,8 @@
 
 namespace essh {
 
-// How well sums of positive real decays, without rotation, approximate the filters:
-// phi_k(tau) ~ sum_i c_i rho_i^tau, 0 < rho_i < 1.
+// Errors of approximating the filters by sums of positive real decays, without rotation: phi_k(tau) ~ sum_i c_i
+// rho_i^tau, 0 < rho_i < 1.
 struct RealPoleFits {
   int channels = 0;
   int modes = 0;
@@ -18,12 +18,12 @@ struct RealPoleFits {
 };
 
 // Orthogonal matching pursuit over 1000 rates -log(rho), log-spaced on [1e-4, 2]: each step adds the decay that
-// correlates most with what is left and fits all readouts anew. The poles of a smaller fit are the first of a larger
-// one. The paper does not say how it chose its real poles; this method was searched for and comes closest to its table.
+// correlates most with the residual and refits all readouts. The poles of a smaller fit are the first poles of a larger
+// one. The paper does not name its method; this one comes closest to its table.
 RealPoleFits fit_real_poles(const HankelFilters& filters, int modes);
 
-// The error of reconstructing the weighted family mu(lambda) from the first `kept` channels, each by its fit: the sum
-// of the eigenvalues beyond them, and of sigma_k * fit_errors[k]^2 over them.
+// The error of reconstructing the weighted family mu(lambda) from the first `kept` channels, each replaced by its fit:
+// the sum of the eigenvalues beyond `kept`, plus the sum of sigma_k * fit_errors[k]^2 over the kept channels.
 struct ReconstructionError {
   double tail = 0;
   double fit = 0;
