@@ -7,8 +7,8 @@
 
 namespace essh {
 
-// Which capacity each micro-batch of a step trains. A pure function of the seed, the step and the micro-batch's place
-// in the global step, and of the weights that validation results have set; those are the only state.
+// Draws the capacity of each micro-batch: a pure function of the seed, the step, the micro-batch's index in the global
+// step, and the weights set by validation results. The weights are the only state.
 class CapacitySampler {
  public:
   CapacitySampler(const ElasticRecipe& recipe, const ModelConfig& config, std::uint64_t seed, Index steps);
@@ -16,12 +16,12 @@ class CapacitySampler {
   // Budgets of the step's `count` micro-batches, 1 for full capacity.
   std::vector<double> draw(Index step, double tokens_seen, Index count) const;
 
-  // For gap and adaptive sampling: validation losses by budget, 1 included. Called every 500 steps and before the
-  // first.
+  // For gap and adaptive sampling: validation losses by budget, 1 included. Called before the first step and every 500
+  // steps.
   bool wants_validation(Index step) const;
   void validated(const std::map<double, double>& losses);
 
-  // Budgets at which validated() wants losses: the deployment tiers'.
+  // Budgets whose losses validated() needs: the deployment tiers.
   const std::vector<double>& budgets() const { return budgets_; }
   double full_share(Index step) const;
 
@@ -38,20 +38,20 @@ class CapacitySampler {
   std::uint64_t seed_;
   Index steps_;
   std::vector<double> budgets_;
-  // Of gap and adaptive sampling: weights by budget (empty until active), the last losses, the share of full capacity.
+  // State of gap and adaptive sampling: weights by budget (empty until active), last losses, share of full capacity.
   std::map<double, double> weights_;
   std::map<double, double> losses_;
   double share_;
 };
 
-// A budget of a recipe for this model: with budget_channels a count of channels, at most all of them.
+// Converts a budget of a recipe for this model: with budget_channels it is a number of channels, clamped to all.
 double following_budget(double budget, Index budget_channels, const ModelConfig& config);
 
-// Share of a run's micro-batches below full capacity, of all and of those after the full-capacity warm-up.
+// Share of a run's micro-batches below full capacity: of all, and of those after the warm-up.
 struct ReducedShares {
   double all = 0, after_warmup = 0;
 };
-// What the sampler will draw for a recipe. Nothing for gap and adaptive sampling, which follow validation losses.
+// Expected shares of a recipe. Empty for gap and adaptive sampling, which depend on validation losses.
 std::optional<ReducedShares> reduced_shares(const Recipe& recipe, const ModelConfig& config);
 
 }  // namespace essh

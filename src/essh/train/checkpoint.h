@@ -24,7 +24,7 @@ struct SnapshotHeader {
   std::vector<double> sampler;      // CapacitySampler::state()
   std::string data;                 // fingerprint of the dataset
   std::string recipe;               // YAML
-  std::string run = {};             // RunIdentity::id; empty in checkpoints from before
+  std::string run = {};             // RunIdentity::id; empty in older checkpoints
   std::string layout = {};          // hash of the order of the tensors, where a file holds flat arrays
 };
 
@@ -43,7 +43,7 @@ void fields(Visitor& visit, SnapshotHeader& h) {
   visit("layout", h.layout, Field{});
 }
 
-// Everything a run needs to go on as if it had never stopped, copied out of it.
+// A copy of everything that resuming a run needs.
 struct Snapshot : SnapshotHeader {
   ModelConfig config = {};
   std::vector<float> weights = {};                        // in the layout of the config
@@ -56,42 +56,42 @@ struct Snapshot : SnapshotHeader {
   }
 };
 
-// The checkpoints of a run: folders step-00000040 that appear whole or not at all. Their state.safetensors holds
-// "weights/NAME" and "STATE/NAME" for every tensor of the model, and "squares"; older ones flat arrays "weights" and
-// "STATE" of AdamW.
+// The checkpoints of a run: folders step-00000040, written atomically. Their state.safetensors holds "weights/NAME" and
+// "STATE/NAME" for every tensor of the model, and "squares"; older checkpoints hold flat arrays "weights" and "STATE"
+// of AdamW.
 class Checkpoints {
  public:
   explicit Checkpoints(std::filesystem::path folder, Index keep);
   ~Checkpoints();
 
-  // The newest that is whole. One that is damaged is renamed to damaged-NAME, with a warning, and counts no more.
+  // The newest intact checkpoint. Damaged ones are renamed to damaged-NAME with a warning.
   std::optional<Snapshot> newest();
 
-  // Writes in the background; waits first for the one before. A failure is thrown by the next call of save() or
-  // finish(), and the last good checkpoint stays. Older ones are removed only after this one is safe: `keep` whole ones
-  // and the best by validation stay.
+  // Waits for the previous save, then writes in the background. A failure is thrown by the next call of save() or
+  // finish(); the last good checkpoint stays. Older checkpoints are removed only after this one is durable: `keep`
+  // intact ones and the best by validation stay.
   void save(Snapshot snapshot);
   void finish();
 
  private:
   void write(const Snapshot& snapshot) const;
   void prune();
-  // Whether the files of a checkpoint are what was written; looked at once.
+  // Whether the files of a checkpoint have their hashes; checked once per process.
   bool is_whole(Index step);
   void set_aside(Index step, const char* why) const;
 
   std::filesystem::path folder_;
   Index keep_;
-  std::set<Index> whole_;  // steps found or made whole by this process
+  std::set<Index> whole_;  // steps verified or written by this process
   std::future<void> writing_;
 };
 
 Snapshot read_checkpoint(const std::filesystem::path& folder);
 SnapshotHeader read_checkpoint_header(const std::filesystem::path& folder);
-// Of the checkpoints in a folder: the steps, rising, and where that of a step stands.
+// The steps of the checkpoints in a folder, rising, and the folder of one step.
 std::vector<Index> checkpoint_steps(const std::filesystem::path& folder);
 std::filesystem::path checkpoint_folder(const std::filesystem::path& folder, Index step);
-// Whether damaged checkpoints were set aside there.
+// Whether the folder has damaged checkpoints that were set aside.
 bool has_damaged_checkpoints(const std::filesystem::path& folder);
 
 }  // namespace essh

@@ -4,8 +4,8 @@
 
 namespace essh {
 
-// The weights of a model on a device: float32, and for a model that computes in bf16 a rounded copy in the same layout
-// beside them. `layout` outlives them.
+// The weights of a model on a device: float32, plus a rounded copy in the same layout if the model computes in bf16.
+// `layout` must outlive them.
 template <class T>
 class MasterWeights {
   static constexpr bool kRounds = !std::is_same_v<T, float>;
@@ -33,7 +33,7 @@ class MasterWeights {
   }
 
   Vector<float> values() const { return values_.view(); }
-  // Empty for float32. Whoever changes the values rounds them too, or calls round().
+  // Empty for float32. Code that changes the values must update this copy, or call round().
   Vector<BFloat16> rounded() const { return rounded_.view(); }
   void round() {
     if constexpr (kRounds) launch(stream_, RoundWeights{.from = values(), .to = rounded()});

@@ -10,51 +10,48 @@
 
 namespace essh {
 
-// Which tensors weight decay touches: in pretraining matrices and zero-lag tables; in refinement everything of two
-// dimensions.
+// Tensors under weight decay: matrices and zero-lag tables in pretraining, all two-dimensional tensors in refinement.
 enum class DecayGroups { Pretraining, Refinement };
 
-// An algorithm that updates this rank's shares of the weights on a device. Frozen tensors keep their values and states.
+// Updates this rank's shards of the weights on a device. Frozen tensors keep their values and states.
 class Optimizer {
  public:
-  // What the algorithm remembers of every weight. Checkpoints, resuming on other ranks and the ordering of units move
-  // all states alike, by name.
+  // Per-weight state of the algorithm, by name, for checkpoints, resharding and the ordering of units.
   struct State {
     std::string name;
-    Array<float> values;  // an array of shares, zero before the first step
+    Array<float> values;  // a sharded array, zero before the first step
   };
 
   virtual ~Optimizer() = default;
 
-  // As checkpoints name it.
+  // Name in checkpoints.
   const std::string& algorithm() const { return algorithm_; }
   const std::vector<State>& states() const { return states_; }
 
-  // sum += squares of the gradient over the tensors that learn, in this rank's shares.
+  // sum += squared gradient over the trained tensors of this rank's shards.
   void add_squares(Vector<const float> gradient, double* sum);
-  // One step at a learning rate, the gradient multiplied by `clip`; the other ranks' shares of the weights are taken
-  // from them. A collective. `rounded` (may be empty) follows this rank's shares of the weights.
+  // One step at a learning rate with the gradient multiplied by `clip`; then gathers the other ranks' shards. A
+  // collective. `rounded` (may be empty) gets rounded copies of this rank's shards.
   void step(Vector<float> weights, Vector<BFloat16> rounded, Vector<const float> gradient, double rate, double clip);
 
   Index steps() const { return steps_; }
   void set_steps(Index steps) { steps_ = steps; }
 
  protected:
-  // Tensors that are treated alike, as far as this rank owns them (whole, or cut as Shards says), and the gaps between
-  // them, which hold zeros.
+  // Consecutive tensors with the same settings within this rank's shards, including the zero padding between them.
   struct Slice {
-    Index begin, held;  // of the first element, in the flat array and in a state
+    Index begin, held;  // offset of the first element in the flat array and in a state
     Vector<float> weights;
     Vector<BFloat16> rounded;  // (=) may be empty
     Vector<const float> gradient;
     bool decays;
   };
 
-  // `shards` and `stream` outlive it.
+  // `shards` and `stream` must outlive the optimizer.
   Optimizer(std::string algorithm, const std::vector<const char*>& states, const ParameterLayout& layout,
             DecayGroups groups, const std::vector<bool>& frozen, Shards& shards, Stream& stream);
 
-  // One step of a slice and of its states.
+  // One step of a range and its states.
   virtual void update(const Slice& slice, double rate, double clip) = 0;
 
   Stream& stream_;
@@ -67,20 +64,20 @@ class Optimizer {
 
   std::string algorithm_;
   std::vector<State> states_;
-  std::vector<Range> learning_;  // of all ranks; what touches differs in `decays`
+  std::vector<Range> learning_;  // of all ranks; adjacent ranges differ in `decays`
   Shards& shards_;
   Index steps_ = 0;
 };
 
-// The algorithm of the recipe, AdamW. `shards` and `stream` outlive it.
+// The optimizer of the recipe, AdamW. `shards` and `stream` must outlive it.
 std::unique_ptr<Optimizer> make_optimizer(const ParameterLayout& layout, const OptimizerRecipe& recipe,
                                           DecayGroups groups, const std::vector<bool>& frozen, Shards& shards,
                                           Stream& stream);
 
-// The factor that brings a gradient of this norm to at most `limit`; 1 when the limit is 0.
+// The factor that clips a gradient of this norm to `limit`; 1 if the limit is 0.
 double clip_factor(double norm, double limit);
 
-// The tensors that an ablation keeps at their initial values: gates at one, the clock without the token.
+// The tensors that an ablation keeps at their initial values: neutral gates, input-independent clock.
 std::vector<bool> frozen_tensors(const ParameterLayout& layout, const ModelRecipe& recipe);
 
 }  // namespace essh

@@ -9,7 +9,7 @@
 
 namespace essh {
 
-// What is trained. Sizes of 0 (and an empty list) keep the preset's.
+// The model to train. Sizes of 0 and empty lists keep the preset's values.
 struct ModelRecipe {
   std::string preset = "tiny";
   Index vocab_size = 0;
@@ -102,7 +102,7 @@ struct RefineRecipe {
   double teacher_budget = 1;
 };
 
-// One training run, from YAML. Every arm of the paper's ablations is a value here: bench/arms.json.
+// One training run, from YAML. Every arm of the paper's ablations is a setting of this struct (bench/arms.json).
 struct Recipe {
   ModelRecipe model;
   DataRecipe data;
@@ -265,7 +265,7 @@ void fields(Visitor& visit, Recipe& r) {
 
 // Reads YAML and then the settings "run.steps=100"; unknown keys are errors that suggest the nearest name.
 Recipe parse_recipe(const std::string& yaml, const std::string& place, const std::vector<std::string>& settings);
-// A recipe file, or one of the recipes that come with the program, by recipe_names().
+// A recipe file, or a built-in recipe of recipe_names().
 Recipe load_recipe(const std::string& name_or_path, const std::vector<std::string>& settings);
 std::vector<std::string> recipe_names();
 // Every field with its value, as YAML that parse_recipe reads back.
@@ -277,8 +277,8 @@ struct RecipeDifference {
   std::string before, after;
 };
 std::vector<RecipeDifference> recipe_differences(const Recipe& before, const Recipe& after);
-// Whether a run that has begun may go on with another value of a field: its length, what it keeps and reports, where
-// its data lies, and all of refinement.
+// Whether a run may be resumed with another value of a field: its length, checkpoints and reports, the path of its
+// data, and all of refinement.
 bool may_change_in_a_run(const std::string& field);
 
 // The config of the model to train, for a tokenizer of `tokens` entries.

@@ -6,26 +6,25 @@
 
 namespace essh {
 
-// Which rank owns which share of the flat array of parameters (ZeRO-1). The array is cut into buckets of whole tensors,
-// each of which backward completes at one moment, and every bucket into one share per rank, which may be empty. A rank
-// sums the gradient, keeps the optimizer's states and updates the weights of its own shares only. An array of shares
-// has held() elements, this rank's shares one after the other. With one rank everything is one share and nothing is
-// copied.
+// Sharding of the flat parameter array over the ranks (ZeRO-1). The array is split into buckets of whole tensors whose
+// gradients become final together, and every bucket into one shard per rank, which may be empty. A rank reduces the
+// gradient, keeps the optimizer state and updates the weights of its own shards only. A sharded array has held()
+// elements: this rank's shards one after the other. With one rank there is one shard and nothing is copied.
 //
-// Shares are cut at tensor borders, so that an algorithm over matrices finds its own whole. Two kinds of tensors are
-// cut at row borders instead: the embedding, and any tensor larger than an even share of all parameters. A rank
-// therefore holds at most an even share and one whole tensor, and never more than two even shares.
+// Shards are split at tensor boundaries, so that an optimizer over matrices sees whole matrices. The embedding, and any
+// tensor larger than 1/n of all parameters, is split by rows. A rank therefore holds at most 1/n of the parameters plus
+// one tensor, and never more than 2/n.
 class Shards {
  public:
   struct Bucket {
     Index begin, end;                      // of the flat array
-    Index layer;                           // complete when backward has passed this layer; -1 at its end
-    std::vector<std::size_t> bounds = {};  // of the shares, from `begin`
-    Index own_begin = 0, own_end = 0;      // this rank's share, of the flat array
-    Index held = 0;                        // where it lies in an array of shares
+    Index layer;                           // complete once backward has finished this layer; -1: at the end of backward
+    std::vector<std::size_t> bounds = {};  // of the shards, relative to `begin`
+    Index own_begin = 0, own_end = 0;      // this rank's shard, in the flat array
+    Index held = 0;                        // offset of the shard in a sharded array
   };
 
-  // `group` and `stream` outlive it; a collective of the group.
+  // `group` and `stream` must outlive it. A collective.
   Shards(const ParameterLayout& layout, comm::Group& group, Stream& stream);
 
   // In the order in which backward completes them.
@@ -33,18 +32,16 @@ class Shards {
   Index held() const { return held_; }
   bool alone() const { return group_.size() == 1; }
 
-  // Starts the sums of the buckets that are complete when backward has passed `layer` and were not before.
+  // Starts reducing the buckets that have become complete once backward has finished `layer`.
   void start_sums(Vector<float> gradient, Index layer);
-  // Starts taking the other ranks' shares of a bucket.
+  // Starts gathering a bucket.
   void start_gather(Vector<float> values, const Bucket& bucket);
-  // Until everything started is done.
+  // Waits for all started collectives.
   void wait();
 
-  // [begin, end) of an array of which every rank holds its shares: a view of them with one rank, otherwise gathered
-  // into the arena. A collective.
+  // [begin, end) of a sharded array, gathered into the arena; with one rank, a view. A collective.
   Vector<const float> whole(Vector<const float> shares, Index begin, Index end, Arena& arena);
-  // This rank's shares of [begin, end), taken from `values`, which hold that range in the device's or the host's
-  // memory.
+  // Copies this rank's shards of [begin, end) from `values`, in device or host memory.
   void keep(Vector<const float> values, Index begin, Index end, Vector<float> shares);
 
  private:
@@ -56,11 +53,11 @@ class Shards {
   std::unique_ptr<comm::DeviceGroup> arrays_;
   std::vector<Bucket> buckets_;
   Index held_ = 0;
-  std::size_t summed_ = 0;  // buckets whose sums were started
+  std::size_t summed_ = 0;  // buckets whose reduction has started
   std::vector<comm::Request> under_way_;
 };
 
-// Where the next tensor of the flat array begins, or the array ends.
+// Offset of the next tensor in the flat array, or the end of the array.
 Index tensor_end(const ParameterLayout& layout, std::size_t tensor);
 
 }  // namespace essh

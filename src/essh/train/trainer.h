@@ -28,28 +28,27 @@ struct StepReport {
 };
 
 // One stage of training, computing in T on the stream's device; weights, gradients and the optimizer's states are
-// float32. Everything that a step depends on is in the snapshot: a run that resumes from one goes on bit by bit on the
-// CPU.
+// float32. A snapshot holds everything that a step depends on: on the CPU a resumed run repeats an uninterrupted one
+// bit by bit.
 //
-// Several ranks make one trainer: its micro-batches go round the ranks, so that each is the same samples at the same
-// capacity whatever their number; sums over them differ in rounding alone. Every call below is a collective, except of
-// the plain values.
+// Several ranks form one trainer. Micro-batches are dealt round-robin, so each has the same samples and capacity for
+// any number of ranks; results differ only by rounding. Every member is a collective, except the accessors.
 template <class T>
 class Trainer {
  public:
-  // `data`, `stream` and `group` outlive the trainer.
+  // `data`, `stream` and `group` must outlive the trainer.
   Trainer(std::unique_ptr<Stage> stage, const Recipe& recipe, const ModelConfig& config, const TrainingData& data,
           Stream& stream, comm::Group& group);
 
-  // Where the stage starts: these weights, fresh states of the optimizer.
+  // Starts the stage with these weights and zero optimizer states.
   void start(const Parameters<float>& weights);
-  // Where the stage asks for it, orders the feed-forward units of these weights by their importance over its
-  // calibration tokens, and returns how many there were. The function at full capacity does not change.
+  // Calibration, if the stage has one: sorts the feed-forward units by their importance over the calibration tokens and
+  // returns the number of tokens. The function at full capacity does not change.
   Index calibrate();
-  // Where an earlier run of this stage stopped, with any number of ranks. Rank 0 gives the snapshot, the others get
-  // theirs from it. A snapshot of other data, another model or another algorithm of the optimizer is refused.
+  // Resumes the stage from a snapshot made with any number of ranks. Rank 0 passes the snapshot and distributes it. A
+  // snapshot of other data, another model or another optimizer is refused.
   void resume(const Snapshot& snapshot);
-  // Complete on rank 0; on the others without its arrays.
+  // Complete on rank 0; without arrays on the others.
   Snapshot snapshot();
 
   bool finished() const { return step_ >= steps(); }
@@ -58,17 +57,17 @@ class Trainer {
   Index steps() const { return stage_->settings.schedule.steps; }
   double tokens() const { return tokens_; }
   Index position() const { return loader_->position(); }
-  // Passes over samples: those of a batch that went wrong.
+  // Skips samples, for example those of a failed batch.
   void skip_to(Index position) { loader_->seek(position); }
   StepReport step();
 
   // Mean loss of the named tiers on the validation split.
   std::map<std::string, double> validate();
-  // The weights as they stand, in host memory.
+  // The current weights, in host memory.
   Parameters<float> parameters() const;
   const ModelConfig& config() const { return config_; }
   const Optimizer& optimizer() const { return *optimizer_; }
-  // Of the arena of the passes so far.
+  // Peak bytes of the arena.
   std::size_t activation_bytes() const { return objective_.memory(); }
 
  private:
@@ -78,16 +77,16 @@ class Trainer {
   // Whether a micro-batch of a step is this rank's, and whether it is its last.
   bool is_mine(Index micro_batch) const { return micro_batch % group_.size() == group_.rank(); }
   bool is_last(Index micro_batch) const { return micro_batch + group_.size() >= micro_batches(); }
-  // What a micro-batch adds to the report, whichever rank does it.
+  // A micro-batch's contribution to the report, the same on every rank.
   void count(const MicroBatchPlan& plan, StepReport& report);
-  // All passes over one micro-batch. `last`: of this rank's micro-batches of the step.
+  // All passes over one micro-batch. `last`: this rank's last one of the step.
   void learn(const TokenRows& rows, const MicroBatchPlan& plan, bool last);
   void learn_step(StepReport& report);
-  // The largest divisor of run.micro_batch whose passes fit into memory, found by making them; 0 when none does.
+  // The largest divisor of run.micro_batch whose passes fit in memory, found by trying; 0 if none fits.
   Index fitting_micro_batch();
   void read_totals(StepReport& report);
   void update_squares();
-  // From rank 0's values to the other ranks, piece by piece; take(begin, values) gets them in order, in host memory.
+  // Broadcasts rank 0's values in chunks; take(begin, values) receives them in order, in host memory.
   template <class V, class Take>
   void distribute(std::span<const V> values, Index size, const Take& take);
   void order_feed_forwards();
@@ -118,7 +117,7 @@ class Trainer {
   Objective<T> objective_;
   std::unique_ptr<Sequences> training_, held_out_;
   std::unique_ptr<Loader> loader_;
-  // The frozen parent, when the stage names one.
+  // The frozen parent, if the stage names one.
   std::unique_ptr<Model<T>> parent_model_;
   std::unique_ptr<MasterWeights<T>> parent_;
   Array<double> totals_;

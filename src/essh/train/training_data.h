@@ -8,22 +8,22 @@
 
 namespace essh {
 
-// What a recipe trains on: a prepared dataset, or a task that is generated as it is read.
+// The data of a recipe: a prepared dataset, or a generated task.
 class TrainingData {
  public:
   explicit TrainingData(const DataRecipe& recipe);
 
   Index vocab_size() const { return task_ ? task_->vocab_size() : dataset_->vocab_size(); }
   Index eos_id() const { return task_ ? 0 : dataset_->eos_id(); }
-  // A checkpoint keeps it, and going on with other data is noticed.
+  // Kept in checkpoints; resuming with other data is an error.
   std::string fingerprint() const { return task_ ? task_->fingerprint() : dataset_->fingerprint(); }
-  // Sequences to learn from, in the order of a seed. This object outlives them.
+  // Training sequences in the order of a seed. This object must outlive them.
   std::unique_ptr<Sequences> training(std::uint64_t seed) const;
-  // Sequences held out, always the same. The first validation_count() of them differ from each other.
+  // Validation sequences, always the same. The first validation_count() are distinct.
   std::unique_ptr<Sequences> validation() const;
   Index validation_count() const;
-  // Bytes of mapped files that a run over so many sequences brings into memory, and the same by reading on: it touches
-  // the data from its beginning, all of it or a part large enough to count, and returns how much.
+  // Bytes of mapped files that reading this many sequences brings into memory. read_ahead() touches the data
+  // from its beginning, up to a limit, and returns the bytes touched.
   double mapped_bytes(Index sequences) const;
   double read_ahead() const;
 
