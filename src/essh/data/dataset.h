@@ -9,7 +9,7 @@
 
 namespace essh {
 
-// The tokens of one split as one stream: shard after shard. Reading is safe from several threads.
+// The token stream of one split. Reading is thread-safe.
 class TokenStream {
  public:
   TokenStream() = default;
@@ -19,10 +19,10 @@ class TokenStream {
   // Tokens [first, first + out.size()).
   void read(std::int64_t first, std::span<std::int32_t> out) const;
 
-  // Windows of context + 1 tokens, `context` apart, so that each token but the first is predicted once; a rest shorter
-  // than that is left out.
+  // Windows of context + 1 tokens, `context` apart, so that each token except the first is predicted once. A shorter
+  // remainder is dropped.
   std::int64_t windows(std::int64_t context) const;
-  // Window `index`; out has context + 1 places.
+  // Window `index`; out has context + 1 elements.
   void read_window(std::int64_t index, std::span<std::int32_t> out) const;
 
  private:
@@ -37,15 +37,14 @@ class Dataset {
 
   const TokenStream& train() const { return train_; }
   const TokenStream& valid() const { return valid_; }
-  // Bytes of text per token of the split, the end-of-text tokens counted; 0 for an empty one. Bits per byte are the
-  // mean loss in bits divided by this.
+  // Text bytes per token, counting end-of-text tokens; 0 for an empty split. Bits per byte = mean loss in bits / this.
   double valid_bytes_per_token() const { return valid_bytes_per_token_; }
   std::int64_t vocab_size() const { return format_.vocab_size; }
   std::int32_t eos_id() const { return eos_id_; }
-  // Of one token in the shards.
+  // Bytes per token in the shards.
   int token_bytes() const { return format_.token_bytes(); }
   const std::string& tokenizer_hash() const { return format_.tokenizer_hash; }
-  // A hash of every token in order: a checkpoint keeps it, and training on other data is noticed.
+  // A hash of all tokens in order; kept in checkpoints, so that resuming with other data is an error.
   const std::string& fingerprint() const { return fingerprint_; }
 
  private:

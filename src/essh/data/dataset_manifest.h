@@ -19,7 +19,7 @@ struct SourceFile {
   bool operator==(const SourceFile&) const = default;
 };
 
-// Everything the shards are a function of, apart from the bytes of the sources.
+// Everything that determines the shards besides the bytes of the sources.
 struct DatasetPlan {
   TokenFormat tokens;
   std::int32_t eos_id = 0;
@@ -41,7 +41,7 @@ struct SplitManifest {
   std::vector<ShardEntry> shards;
 };
 
-// dataset.json, or dataset-IofN.json of a part: written last, so its presence says that the shards are complete.
+// dataset.json, or dataset-IofN.json of a part: written last: its presence means that the shards are complete.
 struct DatasetManifest {
   DatasetPlan plan;
   SplitManifest train;
@@ -50,7 +50,7 @@ struct DatasetManifest {
   std::vector<std::string> first_bad_lines;
 };
 
-// "" or "-2of4": what stands in the file names of part 2 of 4.
+// "" or "-2of4": infix of the file names of part 2 of 4.
 std::string part_suffix(int part, int parts);
 std::filesystem::path manifest_path(const std::filesystem::path& folder, int part, int parts);
 
@@ -62,7 +62,7 @@ std::vector<ShardEntry> shards_from_json(const Json& list, const std::string& pl
 std::string to_text(const DatasetManifest& manifest);
 DatasetManifest read_manifest(const std::filesystem::path& path);
 
-// What the first difference of two plans is, in words; empty when they are equal.
+// The first difference of two plans, in words; empty if they are equal.
 std::string difference(const DatasetPlan& before, const DatasetPlan& now);
 
 }  // namespace essh

@@ -7,9 +7,9 @@
 
 namespace essh {
 
-// Documents are tokenised in pieces of at most this many bytes: nearly always the whole document. See cut_document().
+// Most bytes of a piece, the unit of tokenisation. Most documents are one piece; see cut_document().
 inline constexpr std::size_t kPieceBytes = 1u << 20;
-// A block is handed on once it holds this much.
+// A block is passed on once it holds this many bytes.
 inline constexpr std::size_t kBlockBytes = 1u << 20;
 
 // Why a line or row gives no document.
@@ -21,7 +21,7 @@ struct BadLine {
   LineFault fault;
 };
 
-// A run of bytes of one document.
+// Contiguous bytes of one document.
 struct Piece {
   std::size_t begin;  // in Block::text
   std::size_t size;
@@ -30,23 +30,23 @@ struct Piece {
   bool held_out = false;  // of a record that is held out of training
 };
 
-// Where reading a source can go on: between two documents.
+// A position between two documents, from which reading can resume.
 struct SourcePosition {
   std::uint64_t offset = 0;  // bytes of the decompressed stream, or rows
   std::uint64_t line = 1;    // the line that begins there
 };
 
-// A stretch of a source: what one worker tokenises at a time.
+// A section of a source, the unit of work of one worker.
 struct Block {
   static constexpr std::size_t kListedFaults = 16;
 
   std::string text;
   std::vector<Piece> pieces;
-  // Lines that a worker still has to decode into text and pieces, the first of them being line `first_line`.
+  // Undecoded lines, starting with line `first_line`; a worker decodes them into text and pieces.
   std::string undecoded;
   std::uint64_t first_line = 0;
 
-  std::vector<std::string> records;  // names of the records that begin here, where a reader was asked to hold some out
+  std::vector<std::string> records;  // names of the records that begin here, if some records are held out
   std::vector<BadLine> bad_lines;    // the first kListedFaults
   std::uint64_t bad_count = 0;
   bool resumable = false;  // the block ends between two documents, at `end`
@@ -58,30 +58,30 @@ struct Block {
   std::size_t size() const { return text.size() + undecoded.size(); }
 };
 
-// Where to end a piece of a document that has more than kPieceBytes left, a position in (kPieceBytes / 2, kPieceBytes]:
-// after the last line break that a visible character follows, where the GPT-2 and Llama-3 patterns always cut; else
-// before the last space; else between two characters. A function of the bytes alone.
+// The end of a piece of a document that has more than kPieceBytes left, in (kPieceBytes / 2, kPieceBytes]: after the
+// last line break that a visible character follows, where the GPT-2 and Llama-3 patterns always cut; else before the
+// last space; else between two characters. Depends only on the bytes.
 std::size_t cut_document(std::string_view text);
 
-// Where the validation share of a piece of a long document begins: near the end, leaving `fraction` of the bytes or up
-// to twice as many, at a place that cut_document would choose. The size of the text where the share would be nothing.
+// Start of the validation share of a piece of a long document: leaves one to two times `fraction` of the bytes and is a
+// cut as in cut_document. Returns the size of the text if the share is empty.
 std::size_t cut_for_validation(std::string_view text, double fraction);
 
 // A document of one piece is split between training and validation when its share has at least this many bytes.
 inline constexpr std::size_t kLeastShareBytes = 1024;
 
-// Collects the bytes of one document after another into the pieces of blocks.
+// Collects the bytes of documents into the pieces of blocks.
 class DocumentBuilder {
  public:
   // At most kPieceBytes at a time.
   void append(std::string_view bytes, Block& block);
-  // Ends the document; an empty one leaves no trace.
+  // Ends the document; an empty document is dropped.
   void finish(Block& block);
-  // Forgets the document unless a piece of it was handed on, which then ends the document. True when forgotten.
+  // Drops the document and returns true, unless a piece of it was already passed on; the document then ends there.
   bool abandon(Block& block);
-  // Marks the pieces of the documents that begin from here on.
+  // Marks the pieces of all documents that begin later.
   void set_held_out(bool held_out) { held_out_ = held_out; }
-  // Whether bytes of an unfinished document are held.
+  // Whether an unfinished document has bytes.
   bool inside() const { return started_ || !pending_.empty(); }
 
  private:

@@ -7,9 +7,9 @@
 
 namespace essh {
 
-// Picks one string field of a JSON object without building the object: checks the grammar of the whole value, in memory
-// that does not grow with it, whatever way the bytes are cut. A lone surrogate becomes U+FFFD; bytes that are not UTF-8
-// pass as they are. Only fields of the outermost object are looked at.
+// Extracts one string field of a JSON object without building the object. Checks the grammar of the whole value in
+// constant memory, for any split of the bytes. A lone surrogate becomes U+FFFD; bytes that are not UTF-8 pass
+// unchanged. Only fields of the outermost object count.
 class JsonFieldScanner {
  public:
   static constexpr int kDepth = 64;
@@ -18,8 +18,8 @@ class JsonFieldScanner {
 
   // Starts a new object.
   void reset();
-  // Scans the next bytes and appends what they hold of the field's text to `text`. False, and nothing more may be fed,
-  // once the object is not usable.
+  // Scans the next bytes and appends the field's text in them to `text`. Returns false once the object is invalid;
+  // nothing more may be fed then.
   bool feed(std::string_view bytes, std::string& text);
   // Whether the object was complete and had the field.
   bool finish();
@@ -74,10 +74,10 @@ class JsonFieldScanner {
   bool field_next_ = false;  // the next value belongs to the field
   bool found_ = false;
   LineFault fault_ = LineFault::None;
-  std::string_view literal_;  // what is left of true, false or null
+  std::string_view literal_;  // remaining characters of true, false or null
   int hex_left_ = 0;
   std::uint32_t code_ = 0;
-  std::uint32_t high_ = 0;  // a high surrogate that waits for its low one
+  std::uint32_t high_ = 0;  // a pending high surrogate
 };
 
 }  // namespace essh

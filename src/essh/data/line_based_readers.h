@@ -10,18 +10,18 @@
 
 namespace essh {
 
-// What the readers of line-based formats share: the stream, its lines and the document being built.
+// Base of the readers of line-based formats: the stream, its lines and the current document.
 class LineBasedReader : public DocumentReader {
  public:
   LineBasedReader(const std::filesystem::path& path, SourcePosition start);
   bool read(Block& block) final;
 
  protected:
-  // Takes the next line into the block; false to keep it for the next block, which is sure to take it.
+  // Adds the next line to the block; false to keep it for the next block, which must accept it.
   virtual bool take(const Line& line, std::uint64_t number, Block& block) = 0;
   // After the last line.
   virtual void end(Block& block) { builder_.finish(block); }
-  // Whether reading could go on from here without what was read before.
+  // Whether reading can resume from here.
   virtual bool between_documents() const { return !builder_.inside(); }
 
   DocumentBuilder builder_;
@@ -55,13 +55,12 @@ class FastaReader final : public LineBasedReader {
 
   std::vector<std::string> holdout_;
   bool in_record_ = false;
-  bool passing_ = false;  // inside a title or comment line that came in parts
+  bool passing_ = false;  // inside a title or comment line that is read in parts
   bool faulty_ = false;   // the fault of sequence without a title was reported
 };
 
-// Whole lines are handed on undecoded. A line longer than LineReader::kWholeLine is decoded here, part by part; when
-// such a line turns out bad after a piece of its document was handed on, the document ends there and the line counts as
-// bad.
+// Whole lines are passed on undecoded. A line longer than LineReader::kWholeLine is decoded here in parts. If such a
+// line turns out bad after a piece of its document was passed on, the document ends there and the line counts as bad.
 class JsonlReader final : public LineBasedReader {
  public:
   JsonlReader(const std::filesystem::path& path, const std::string& field, SourcePosition start)

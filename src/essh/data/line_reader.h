@@ -15,17 +15,17 @@ struct Line {
   bool last = true;        // the line ends here
 };
 
-// Lines of a stream in bounded memory. A byte-order mark at the start of the stream is passed over.
+// Lines of a stream in bounded memory. A byte-order mark at the start of the stream is skipped.
 class LineReader {
  public:
-  // Lines of at most this many bytes, '\n' included, come whole; longer ones in parts.
+  // Lines of at most this many bytes, '\n' included, are returned whole; longer lines in parts.
   static constexpr std::size_t kWholeLine = 1u << 20;
 
-  // `stream` stands at byte `offset`, where line `number` (counted from 1) begins.
+  // `stream` is at byte `offset`, where line `number` (counted from 1) begins.
   LineReader(ByteStream& stream, std::uint64_t offset, std::uint64_t number);
 
   bool next(Line& line);
-  // Where the stream stands after what next() gave, and the number of the line that begins or continues there.
+  // Offset after the last result of next(), and the number of the line that begins or continues there.
   std::uint64_t offset() const { return offset_; }
   std::uint64_t number() const { return number_; }
 
@@ -34,7 +34,7 @@ class LineReader {
   Line take(std::size_t size, bool last);
 
   ByteStream& stream_;
-  std::unique_ptr<char[]> buffer_;  // two lines of the longest
+  std::unique_ptr<char[]> buffer_;  // two lines of maximal length
   std::size_t begin_ = 0;
   std::size_t end_ = 0;
   bool ended_ = false;

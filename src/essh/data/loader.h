@@ -13,7 +13,7 @@ namespace essh {
 
 // Consecutive sequences, row after row.
 struct Batch {
-  std::int64_t first_sample = 0;  // place of the first row in the global stream; the others follow it
+  std::int64_t first_sample = 0;  // index of the first row in the global stream; the others follow
   std::int64_t rows = 0;
   std::int64_t length = 0;
   std::vector<std::int32_t> inputs;   // rows x length
@@ -28,11 +28,11 @@ struct LoaderOptions {
 };
 
 // The training stream of one rank. All ranks together see one global stream of samples: micro-batch k of rank r,
-// counted from position p, holds the samples p + (k ranks + r) rows and following. So a step that starts at p and takes
-// a given number of samples sees the same ones whatever the ranks and rows are.
+// counted from position p, holds the samples p + (k ranks + r) rows and following. A step therefore sees the same
+// samples for any number of ranks and rows.
 class Loader {
  public:
-  // Keeps a reference to `sequences`. Prefetches on a thread of its own.
+  // Keeps a reference to `sequences`. Prefetches on its own thread.
   Loader(const Sequences& sequences, LoaderOptions options, std::int64_t position = 0);
   ~Loader();
   Loader(const Loader&) = delete;
@@ -40,7 +40,7 @@ class Loader {
 
   // The next micro-batch of this rank; a damaged shard is an error here.
   Batch next();
-  // Samples that all ranks have taken, given that each has taken as many micro-batches: all a checkpoint needs.
+  // Samples consumed by all ranks, if each has taken the same number of micro-batches; the only state of a checkpoint.
   std::int64_t position() const { return position_; }
   void seek(std::int64_t position);
 

@@ -9,16 +9,15 @@
 
 namespace essh {
 
-// Items made one after the other, processed by several threads at once, consumed in the order in which they were made.
-// At most `in_flight` items exist, and they are used again and again.
+// Items are produced one after the other, processed by several threads, and consumed in order. At most `in_flight`
+// items exist; they are reused.
 template <class Item>
 class OrderedPipeline {
  public:
   OrderedPipeline(int workers, std::size_t in_flight) : workers_(workers), slots_(in_flight) {}
 
-  // `produce` fills an item on one thread of its own and returns false at the end; `process` runs on any worker;
-  // `consume` on the calling thread. An exception of producing or processing an item is thrown here in place of
-  // consuming it, after all items before it were consumed.
+  // `produce` fills an item on its own thread and returns false at the end; `process` runs on any worker, `consume` on
+  // the calling thread. An exception of `produce` or `process` is rethrown here after all earlier items were consumed.
   void run(const std::function<bool(Item&)>& produce, const std::function<void(Item&)>& process,
            const std::function<void(Item&)>& consume) {
     std::vector<std::thread> threads;

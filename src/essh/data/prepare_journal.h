@@ -12,7 +12,7 @@
 
 namespace essh {
 
-// What a preparation had done at a moment between two documents.
+// Progress of a preparation, between two documents.
 struct PrepareState {
   struct Split {
     ShardProgress shards;
@@ -27,16 +27,16 @@ struct PrepareState {
   Split valid;
   std::int64_t bad_lines = 0;
   std::vector<std::string> first_bad_lines;
-  std::vector<std::string> first_records, held_out;  // names met, where some are held out
+  std::vector<std::string> first_records, held_out;  // names found, if some are held out
 };
 
-// The files beside the shards that let a killed preparation go on: what was planned, and how far it came. They go when
-// the manifest has been written. One process at a time holds the journal.
+// Plan and progress files next to the shards, from which a killed preparation resumes. They are deleted once the
+// manifest is written. One process at a time holds the journal.
 class PrepareJournal {
  public:
   PrepareJournal(const std::filesystem::path& folder, const DatasetPlan& plan);
 
-  // The last state kept by a run of the same plan, nothing when there is none. A run of another plan is an error.
+  // The last saved state of the same plan, if any. A state of another plan is an error.
   std::optional<PrepareState> resume();
   void keep(const PrepareState& state);
   void remove();

@@ -3,15 +3,14 @@
 
 namespace essh {
 
-// The order in which samples are seen: in every epoch each of `samples` once, shuffled. A pure function of its
-// arguments: a keyed permutation (Feistel network over Philox, cycle walking), so nothing is stored and any index is
-// found at once.
+// The order of samples: every epoch visits each of `samples` once, shuffled. A keyed permutation (Feistel network over
+// Philox with cycle walking), so nothing is stored and any index is computed directly.
 class SampleOrder {
  public:
   SampleOrder(std::uint64_t seed, std::int64_t samples);
 
   std::int64_t samples() const { return static_cast<std::int64_t>(samples_); }
-  // The sample at place `index` >= 0 of the endless stream; index / samples() is the epoch.
+  // The sample at `index` >= 0 of the infinite stream; index / samples() is the epoch.
   std::int64_t operator()(std::int64_t index) const;
 
  private:

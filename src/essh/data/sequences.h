@@ -8,10 +8,10 @@
 
 namespace essh {
 
-// The target of a position at which nothing is to be predicted.
+// Target of a position without prediction.
 inline constexpr std::int32_t kUnlabelled = -1;
 
-// Sequences to learn from, all of one length, found by their place in an endless stream: a pure function of that place.
+// Training sequences of equal length; a sequence is a pure function of its index in an infinite stream.
 class Sequences {
  public:
   virtual ~Sequences() = default;
@@ -24,11 +24,11 @@ class Sequences {
   virtual void read(std::int64_t index, std::span<std::int32_t> inputs, std::span<std::int32_t> targets) const = 0;
 };
 
-// Windows of a text, each position's target the token after it.
+// Windows of a text; the target of a position is the next token.
 class TextSequences : public Sequences {
  public:
-  // With a seed every window once per epoch, shuffled; without, one after the other, over and over. Keeps a reference
-  // to `stream`, which must hold one window at least.
+  // With a seed, every epoch is shuffled; without, windows come in order and repeat. Keeps a reference to `stream`,
+  // which must hold at least one window.
   TextSequences(const TokenStream& stream, std::int64_t context, std::optional<std::uint64_t> seed);
 
   std::int64_t length() const override { return context_; }

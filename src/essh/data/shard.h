@@ -61,14 +61,14 @@ enum class Verify {
   Full,   // every token as well
 };
 
-// A shard mapped for reading. A file that is not the one of the entry is an error that names it.
+// A memory-mapped shard. A file that does not match its entry is an error that names it.
 class Shard {
  public:
   Shard(const std::filesystem::path& folder, const ShardEntry& entry, const TokenFormat& format, Verify verify);
 
   std::int64_t tokens() const { return tokens_; }
   const std::string& name() const { return name_; }
-  // Widens tokens [first, first + out.size()); an id outside the vocabulary is an error.
+  // Reads tokens [first, first + out.size()); an id outside the vocabulary is an error.
   void read(std::int64_t first, std::span<std::int32_t> out) const;
 
  private:

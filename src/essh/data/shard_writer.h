@@ -12,7 +12,7 @@
 
 namespace essh {
 
-// How far the shards of a split have come: enough to continue them, byte for byte.
+// Progress of the shards of a split, enough to continue them byte for byte.
 struct ShardProgress {
   std::vector<ShardEntry> finished;
   std::int64_t tokens = 0;  // of the open shard
@@ -21,15 +21,15 @@ struct ShardProgress {
 };
 
 // Cuts the token stream of a split into shards of exactly `shard_tokens`, the last one shorter: PREFIX-00000.bin, ...
-// A shard that still grows is called PREFIX-00000.bin.part.
+// An unfinished shard is called PREFIX-00000.bin.part.
 class ShardWriter {
  public:
-  // Starts where `progress` ended and removes whatever was written after it.
+  // Continues at `progress` and removes everything written after it.
   ShardWriter(std::filesystem::path folder, std::string prefix, TokenFormat format, std::int64_t shard_tokens,
               ShardProgress progress = {});
 
   void append(std::span<const std::int32_t> tokens);
-  // The document whose tokens came last has ended.
+  // Marks the end of the current document.
   void end_document() { ++progress_.documents; }
   std::size_t finished() const { return progress_.finished.size(); }
   // Makes all that was appended durable.
