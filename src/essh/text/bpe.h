@@ -11,14 +11,14 @@
 
 namespace essh {
 
-// The neighbours `left right` become `result`; its rank is its place in the list.
+// Merges the neighbours `left right` into `result`; the rank is the index in the list.
 struct BpeMerge {
   TokenId left;
   TokenId right;
   TokenId result;
 };
 
-// Working memory of one thread: the ids of recent words, and the lists of the word at hand.
+// Scratch of one thread: a cache of word ids, and the lists of the current word.
 class BpeScratch {
  public:
   BpeScratch() : cache_(kEntries) {}
@@ -29,7 +29,7 @@ class BpeScratch {
   static constexpr std::size_t kKeyBytes = 32;
   static constexpr std::size_t kIds = 7;
 
-  // One cache line. A word longer than the key, or of more ids, is not kept; a newer word replaces an older one.
+  // One cache line. A word longer than the key, or with more ids, is not cached; newer words replace older ones.
   struct alignas(64) Entry {
     std::array<std::uint64_t, kKeyBytes / 8> key;
     std::uint8_t length = 0;
@@ -49,12 +49,12 @@ class BpeScratch {
 // first.
 class Bpe {
  public:
-  // byte_ids[b] is the token of byte b, or -1: such bytes are left out, as Hugging Face does. Each pair may occur once.
+  // byte_ids[b] is the token of byte b, or -1: such bytes are dropped, as in Hugging Face. Each pair may occur once.
   Bpe(const std::array<TokenId, 256>& byte_ids, std::span<const BpeMerge> merges);
 
   // Appends the ids of `word`, in O(n log n) for n bytes.
   void encode(std::string_view word, BpeScratch& scratch, std::vector<TokenId>& ids) const;
-  // The same by way of the thread's cache of words; `compute(word, ids)` is called when it is not there.
+  // The same through the thread's cache; calls `compute(word, ids)` on a miss.
   template <class Compute>
   static void encode_cached(std::string_view word, BpeScratch& scratch, std::vector<TokenId>& ids, Compute&& compute);
 
@@ -80,7 +80,7 @@ class Bpe {
 };
 
 namespace detail {
-// `count` bytes, 1 to 8, as a number; a copy of variable length would cost more than the rest of a look-up.
+// `count` bytes, 1 to 8, as a number. Faster than a copy of variable length.
 inline std::uint64_t load_bytes(const char* bytes, std::size_t count) {
   const auto load = [bytes]<class T>(std::size_t at, T value) {
     std::memcpy(&value, bytes + at, sizeof value);

@@ -16,24 +16,24 @@ namespace essh {
 struct VocabEntry {
   std::string bytes;
   bool present = false;
-  // Written with characters that stand for no byte, so that no word can become it; its bytes are its text.
+  // Spelled with characters outside the byte alphabet: no word can become this token, and its bytes are its text.
   bool literal = false;
 };
 
-// All that a byte-level BPE tokenizer is, as read from a file or made by training.
+// Definition of a byte-level BPE tokenizer, read from a file or trained.
 struct BpeSpec {
   std::vector<VocabEntry> vocab;  // by id
   std::vector<BpeMerge> merges;   // by rank
-  bool ignore_merges = false;     // a word that is a token is that token, whatever the merges say
+  bool ignore_merges = false;     // a word that is a token is encoded as that token, without merges
   std::vector<PreTokenizerStep> steps;
   std::vector<AddedToken> added;
-  std::vector<TokenId> prefix;  // around a text, when special tokens are asked for
+  std::vector<TokenId> prefix;  // around a text, if special tokens are requested
   std::vector<TokenId> suffix;
   std::optional<TokenId> bos;
   std::optional<TokenId> eos;
 };
 
-// Ids stay below this, whatever a file says.
+// Upper bound of ids.
 inline constexpr std::int64_t kMaxVocabulary = 1 << 22;
 
 class BpeTokenizer : public Tokenizer {
@@ -50,9 +50,9 @@ class BpeTokenizer : public Tokenizer {
   std::string to_json() const override;
 
   const BpeSpec& spec() const { return spec_; }
-  // How many of the 256 bytes are left out when they are met.
+  // Number of bytes without a token; they are dropped.
   int bytes_without_token() const;
-  // Before it is shared between threads.
+  // Call before the tokenizer is shared between threads.
   void set_text_ends(std::optional<TokenId> bos, std::optional<TokenId> eos);
 
  private:
@@ -71,7 +71,7 @@ class BpeTokenizer : public Tokenizer {
   mutable ScratchPool<BpeScratch> scratch_;
 };
 
-// The ends of text by the names that vocabularies commonly give them, where nothing else says which they are.
+// End-of-text tokens by their common names, for vocabularies that do not declare them.
 void guess_text_ends(BpeSpec& spec);
 
 }  // namespace essh

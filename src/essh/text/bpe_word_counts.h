@@ -18,22 +18,22 @@ struct StringHash {
 };
 using WordCounts = std::unordered_map<std::string, std::uint64_t, StringHash, std::equal_to<>>;
 
-// How often each word occurs in texts; words over 4096 bytes count in pieces. The counts depend on the input
-// and its order, never on the threads.
+// Counts words; words over 4096 bytes are counted in pieces. The counts depend on the input and its order, not on the
+// threads.
 class BpeWordCounter {
  public:
-  // `pattern` is "gpt2" or "llama3". The text is cut at special tokens, which are not counted. When more than
-  // `max_words` words are held, the rarest are forgotten until half are left.
+  // `pattern` is "gpt2" or "llama3". Special tokens separate texts and are not counted. Beyond `max_words` different
+  // words, the rarest half is dropped.
   BpeWordCounter(const std::string& pattern, const std::vector<std::string>& special_tokens, std::uint64_t max_words,
                  int threads);
 
-  // A long text is counted piece by piece, cut where no word can cross.
+  // A long text is counted in pieces that no word crosses.
   void add_text(std::string_view text);
 
-  // Bytes taken so far, and those of words that were forgotten.
+  // Bytes counted so far, and bytes of dropped words.
   std::uint64_t bytes() const { return bytes_; }
   std::uint64_t forgotten() const { return forgotten_; }
-  // Counts what is waiting, and hands the counts over.
+  // Counts pending text and returns the counts.
   WordCounts take();
 
  private:

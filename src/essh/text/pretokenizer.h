@@ -10,8 +10,8 @@
 #include "essh/text/regex_splitter.h"
 #include "essh/text/splitter.h"
 
-// How text is cut into the words that byte pair encoding then works on: a list of steps, each cutting the pieces of the
-// one before, as in the "pre_tokenizer" of a tokenizer.json.
+// Splits text into the words that byte pair encoding works on. Each step splits the pieces of the previous step, as in
+// the "pre_tokenizer" of a tokenizer.json.
 namespace essh {
 
 enum class SplitBehavior { Removed, Isolated, MergedWithPrevious, MergedWithNext, Contiguous };
@@ -19,7 +19,7 @@ enum class SplitBehavior { Removed, Isolated, MergedWithPrevious, MergedWithNext
 struct SplitStep {
   std::string pattern;
   bool literal = false;  // plain text rather than a regular expression
-  bool invert = false;   // what lies between matches takes the part of the matches
+  bool invert = false;   // swaps matches and the text between them
   SplitBehavior behavior = SplitBehavior::Isolated;
 };
 
@@ -30,17 +30,17 @@ struct DigitsStep {
 // Last in every list.
 struct ByteLevelStep {
   bool add_prefix_space = false;
-  bool use_regex = true;  // cut by GPT-2's pattern
+  bool use_regex = true;  // split by GPT-2's pattern
 };
 
 using PreTokenizerStep = std::variant<SplitStep, DigitsStep, ByteLevelStep>;
 
 class PreTokenizer {
  public:
-  // `place` starts the message when a pattern is refused.
+  // Messages about refused patterns start with `place`.
   PreTokenizer(const std::vector<PreTokenizerStep>& steps, const std::string& place);
 
-  // Calls word(std::string_view) for each word in order; words are never empty. The view may end with the call.
+  // Calls word(std::string_view) for each word in order; words are never empty. The view is valid during the call.
   template <class Word>
   void for_each_word(std::string_view text, Word&& word) const {
     switch (plan_) {
@@ -60,8 +60,8 @@ class PreTokenizer {
 
   struct Step {
     PreTokenizerStep what;
-    WordEnd word_end = nullptr;          // a pattern known by heart
-    std::optional<RegexSplitter> regex;  // any other
+    WordEnd word_end = nullptr;          // a hand-written splitter
+    std::optional<RegexSplitter> regex;  // any other pattern
   };
 
   template <class Word>

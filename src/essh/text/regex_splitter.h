@@ -12,7 +12,7 @@ struct TextRange {
   std::size_t end;
 };
 
-// Matches of any regular expression, by PCRE2 with its compiler. Matching may be called from several threads at once.
+// Matches of any regular expression, by PCRE2 with JIT. Matching is thread-safe.
 class RegexSplitter {
  public:
   // `literal` takes the pattern as plain text. A pattern that PCRE2 refuses, or any in a build without PCRE2, is an
@@ -21,8 +21,8 @@ class RegexSplitter {
   ~RegexSplitter();
   RegexSplitter(RegexSplitter&&) noexcept;
 
-  // Appends all matches from left to right; empty ones too, as borders. Bytes that are not UTF-8 match nothing, and the
-  // text ends before them as far as the pattern can see. A pattern that needs too many steps on this text is an error.
+  // Appends all matches from left to right; including empty ones. Bytes that are not UTF-8 match nothing; the pattern
+  // sees the end of the text before them. Exceeding the step limit is an error.
   void matches(std::string_view text, std::vector<TextRange>& found) const;
 
  private:

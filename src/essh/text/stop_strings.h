@@ -5,16 +5,16 @@
 
 namespace essh {
 
-// Ends a stream of text before the first of some strings, wherever the pieces of the stream are cut. Text that may
-// still become one of them is held back. What it gives, put together, is the stream up to the string found first.
+// Ends a text stream before the first stop string, even if a string spans several pieces. Text that may become a stop
+// string is held back. The concatenated output is the stream up to the first stop string.
 class StopStrings {
  public:
-  // Empty strings are left out.
+  // Empty strings are ignored.
   explicit StopStrings(std::vector<std::string> strings);
 
-  // The text that may be shown now; nothing once a string was found.
+  // Text that can be shown now; empty once a string was found.
   std::string add(std::string_view piece);
-  // What was held back, at the end of the stream.
+  // The text held back, at the end of the stream.
   std::string flush();
   bool found() const { return found_; }
 

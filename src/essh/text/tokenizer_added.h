@@ -9,18 +9,18 @@
 
 namespace essh {
 
-// A token found in the text as it stands, before the text is cut into words.
+// A token matched in the raw text, before the text is split into words.
 struct AddedToken {
   TokenId id = 0;
   std::string content;
-  bool single_word = false;  // only where no letter or digit adjoins
-  bool lstrip = false;       // takes the spaces before it along
+  bool single_word = false;  // matches only without adjacent letters or digits
+  bool lstrip = false;       // includes the spaces before it
   bool rstrip = false;
-  bool normalized = false;  // looked for after those that are not
-  bool special = false;     // an end of text, a role: not text of its own
+  bool normalized = false;  // matched after those that are not normalized
+  bool special = false;     // a control token such as end of text, not text
 };
 
-// Finds a set of added tokens: the leftmost, and of those that start there the longest.
+// Finds a set of added tokens: leftmost match, then longest.
 class AddedTokenFinder {
  public:
   AddedTokenFinder() = default;
@@ -51,12 +51,12 @@ class AddedTokenFinder {
   };
   std::optional<Match> find(std::string_view text, std::size_t from) const;
   const AddedToken* longest_at(std::string_view text, std::size_t begin) const;
-  // Whether the match counts; widens [begin, end) by the spaces it takes along, not before `done`.
+  // Whether the match is valid; extends [begin, end) by stripped spaces, not before `done`.
   bool accept(std::string_view text, const AddedToken& token, bool parse_special, std::size_t done, std::size_t& begin,
               std::size_t& end) const;
 
   std::vector<AddedToken> tokens_;  // sorted by content
-  std::array<bool, 256> starts_{};  // bytes that one of them starts with
+  std::array<bool, 256> starts_{};  // first bytes of the tokens
   std::string start_list_;
 };
 

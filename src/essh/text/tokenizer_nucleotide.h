@@ -6,9 +6,9 @@ namespace essh {
 
 // One token per base, in the twelve entries that DNA models commonly use:
 //   0 [CLS]  1 [SEP]  2 [BOS]  3 [MASK]  4 [PAD]  5 [RESERVED]  6 [UNK]  7 A  8 C  9 G  10 T  11 N
-// Lower case (soft-masked sequence) counts as upper case, U as T, the other IUPAC codes as N; white space is left out,
+// Lower case (soft-masked sequence) counts as upper case, U as T, the other IUPAC codes as N; white space is skipped,
 // and any other character is one [UNK]. [BOS] begins and [SEP] ends a text; they are never read from the text itself.
-// So decode(encode(x)) == x only for upper-case ACGTN.
+// decode(encode(x)) == x only for upper-case ACGTN.
 class NucleotideTokenizer : public Tokenizer {
  public:
   NucleotideTokenizer();

@@ -7,8 +7,8 @@
 
 namespace essh {
 
-// Working memory that threads borrow, so that const members can be called from all of them: there are never more of T
-// than threads were inside at once. A thread gets back what it had before when it is free: caches are warm on one core.
+// Scratch objects that threads borrow, so that const members are thread-safe. There are at most as many as threads were
+// inside at once. A thread gets its previous object if it is free, for a warm cache.
 template <class T>
 class ScratchPool {
  public:
@@ -38,7 +38,7 @@ class ScratchPool {
         free_.erase(mine);
         return Loan(*this, std::move(item));
       }
-      // So that giving back never has to allocate.
+      // Returning an object must not allocate.
       free_.reserve(++made_);
     }
     return Loan(*this, std::make_unique<T>());

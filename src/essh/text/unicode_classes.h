@@ -3,10 +3,10 @@
 
 namespace essh {
 
-// The classes that the splitting patterns name, as Hugging Face tokenizers sees them: \p{L}, \p{N}, \s and the rest.
+// Character classes of the splitting patterns, as in Hugging Face tokenizers: \p{L}, \p{N}, \s and others.
 enum class CharClass : std::uint8_t { Other, Letter, Number, Space };
 
-// Low two bits: a CharClass; bit 2: whether \w takes it. 0 for what is no code point.
+// Low two bits: a CharClass; bit 2: whether \w matches. 0 for invalid code points.
 std::uint8_t unicode_class_bits(char32_t code);
 
 inline CharClass char_class(char32_t code) {
