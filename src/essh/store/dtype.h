@@ -16,7 +16,7 @@ inline constexpr std::size_t kDTypeCount = 15;
 
 // Bytes of one element.
 std::size_t dtype_size(DType dtype);
-// "BF16", as files spell it.
+// Name in files, such as "BF16".
 std::string_view dtype_name(DType dtype);
 std::optional<DType> dtype_from_name(std::string_view name);
 // F16, BF16, F32 and F64: the types that decode_elements and encode_elements convert.

@@ -15,12 +15,12 @@ inline constexpr std::string_view kManifestName = "SHA256SUMS";
 // it. Written last: its presence marks the folder as complete.
 void write_manifest(const std::filesystem::path& folder);
 
-// Every listed file that is missing or has other contents, and every name of `required` that is not listed. A manifest
-// that is missing, empty or malformed is an Error. unlisted_files() finds the files that the manifest does not cover.
+// Lists files of the manifest that are missing or differ, and names in `required` that are not listed. A manifest that
+// is missing, empty or malformed is an Error. unlisted_files() finds the files that the manifest does not cover.
 Problems check_manifest(const std::filesystem::path& folder, std::span<const std::string> required = {});
 
-// Files and links of the folder and its sub-folders that its manifest does not list, sorted; temporaries of other
-// writers left out.
+// Files and links of the folder and its sub-folders that its manifest does not list, sorted; without temporaries of
+// other writers.
 std::vector<std::string> unlisted_files(const std::filesystem::path& folder);
 
 }  // namespace essh

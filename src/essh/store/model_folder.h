@@ -14,27 +14,25 @@ namespace essh {
 
 ModelConfig read_config(const std::filesystem::path& folder);
 
-// Names, shapes and dtypes of a folder's tensors against what its config asks for: everything missing, extra or
-// misshapen.
+// Compares a folder's tensors with its config: missing, extra and misshapen tensors, wrong dtypes.
 Problems check_tensors(const ModelConfig& config, const TensorFiles& files);
 
 enum class NonFinite { Refuse, Accept };
 
-// A model folder read into memory. Every tensor is converted to float; values that are not finite are refused unless
-// accepted.
+// A model folder read into memory. Tensors are converted to float. Non-finite values are an error unless accepted.
 struct LoadedModel {
   ModelConfig config;
   Parameters<float> parameters;
 };
 LoadedModel load_model(const std::filesystem::path& folder, NonFinite policy = NonFinite::Refuse);
 
-// Values of one tensor that are NaN or infinite.
+// Number of non-finite values of a tensor.
 std::uint64_t count_non_finite(std::span<const float> values);
 
 // "f32", "bf16" or "f16", also "float32", "bfloat16", "float16" as config.json spells them.
 DType parse_dtype(std::string_view name);
 std::string torch_name(DType dtype);
-// The dtype a tensor gets in a folder of this dtype: matrices take it, everything small stays float32.
+// The dtype of a tensor in a folder of this dtype: matrices take it, all other tensors are float32.
 DType stored_dtype(const ModelTensor& tensor, DType dtype);
 
 // How the matrices of a folder are stored: in a dtype, or quantised.
@@ -55,7 +53,7 @@ void read_tensor(const ModelTensor& tensor, const TensorFiles& files, std::span<
 struct SaveOptions {
   MatrixFormat format = {};
   std::string provenance = "{}";                   // the text of essh.json, an object; "companions" is added
-  std::vector<std::filesystem::path> copied = {};  // tokenizer files and the like, by their own names
+  std::vector<std::filesystem::path> copied = {};  // further files (tokenizer), under their own names
   ExistingFolder existing = ExistingFolder::Refuse;
   std::uint64_t shard_bytes = TensorFilesWriter::kShardBytes;
 };
@@ -64,10 +62,10 @@ struct SaveOptions {
 void save_model(const std::filesystem::path& folder, const ModelConfig& config, const Parameters<float>& parameters,
                 Capacity capacity, const SaveOptions& options);
 
-// Names a model by what it computes: SHA-256 over its config and tensor files.
+// Identifies a model: SHA-256 over its config and tensor files.
 std::string model_hash(const std::filesystem::path& folder);
 
-// Files beside the weights that every export carries along (tokenizer, its settings).
+// Files that every export copies (tokenizer and its settings).
 std::vector<std::filesystem::path> companion_files(const std::filesystem::path& folder);
 
 }  // namespace essh

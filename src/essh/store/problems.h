@@ -5,7 +5,7 @@
 
 namespace essh {
 
-// Everything wrong with one file or folder, so that the user can repair it in one go.
+// Collects all faults of a file or folder into one error.
 class Problems {
  public:
   void add(std::string problem) { list_.push_back(std::move(problem)); }

@@ -11,8 +11,8 @@
 
 namespace essh {
 
-// Matrices stored with fewer bits. An element is scale * code; 32 neighbours of a row share a scale, the last group of
-// a row may be shorter. Of a matrix NAME, a folder has
+// Quantised matrices. An element is scale * code; groups of 32 elements of a row share a scale, and the last group of a
+// row may be shorter. A matrix NAME is stored as
 //   NAME        rows x columns codes: q8 as I8, -127 to 127; fp8 as F8_E4M3;
 //               q4 as U8, rows x ceil(columns / 2): the code of column 2j plus 8 in the low bits of byte j, that of
 //               2j + 1 in the high bits
@@ -27,8 +27,8 @@ std::optional<Quantisation> quantisation_from_name(std::string_view name);
 std::optional<Quantisation> quantisation_of(DType codes);
 DType code_dtype(Quantisation quantisation);
 
-// What a tensor becomes in a folder of this quantisation. Only matrices are quantised; q4 keeps the embedding, which is
-// the head too, as q8.
+// The tensors that replace a tensor in a quantised folder. Only matrices are quantised; in q4 the embedding, which is
+// also the head, is q8.
 std::optional<Quantisation> tensor_quantisation(const ModelTensor& tensor, Quantisation folder);
 std::string scale_name(std::string_view tensor);
 // Bytes of the codes of a row, and its scales.

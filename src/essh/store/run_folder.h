@@ -18,7 +18,7 @@ struct StageFiles {
 inline constexpr StageFiles kPretrainingFiles{"metrics.jsonl", "checkpoints", "pretrained"};
 inline constexpr StageFiles kRefinementFiles{"refine-metrics.jsonl", "refine-checkpoints", "refined"};
 
-// The model folder that a path stands for: itself, or of a run its refined or pretrained model.
+// The model folder of a path: the path itself, or the refined or pretrained model of a run.
 std::filesystem::path model_of_run(const std::filesystem::path& path);
 
 }  // namespace essh

@@ -14,24 +14,24 @@
 namespace essh {
 
 // A safetensors file open for reading. The whole header is checked on opening; data is read by position, on demand.
-// Tensors are read from several threads at once without a lock.
+// Thread-safe without locks.
 class SafetensorsFile {
  public:
   static SafetensorsFile open(const std::filesystem::path& path);
-  // The same reader over bytes that outlive it; `place` starts the messages.
+  // The same reader over bytes that must outlive it; messages start with `place`.
   static SafetensorsFile from_memory(std::span<const std::byte> image, std::string place);
 
   // In the order of their data.
   const std::vector<TensorInfo>& tensors() const { return header_.tensors; }
-  // Null when there is none of that name.
+  // Null if there is none of that name.
   const TensorInfo* find(std::string_view name) const;
   const Metadata& metadata() const { return header_.metadata; }
   // The path, as messages name it.
   const std::string& place() const { return place_; }
 
-  // Maps the file, so that mapped() can show bytes in place (MappedFile).
+  // Maps the file for mapped() (MappedFile).
   void map();
-  // The stored bytes of a tensor, in place; the file must have been mapped.
+  // The stored bytes of a tensor, without a copy; the file must have been mapped.
   std::span<const std::byte> mapped(const TensorInfo& tensor) const;
   // The stored bytes; out.size() == tensor.bytes().
   void read(const TensorInfo& tensor, std::span<std::byte> out) const;
@@ -53,7 +53,7 @@ class SafetensorsFile {
   std::optional<MappedFile> mapping_;
 };
 
-// Writes a safetensors file piece by piece; it appears whole, and only on commit(). Memory: the header and one buffer.
+// Writes a safetensors file incrementally; it appears atomically on commit(). Memory: the header and one buffer.
 class SafetensorsWriter {
  public:
   // The metadata entry "format" = "pt" is always added: other readers refuse files without it.
@@ -80,7 +80,7 @@ class SafetensorsWriter {
   std::uint64_t written_ = 0;  // bytes of data so far
 };
 
-// Fails when the file system of `folder` has less than `bytes` bytes free.
+// Fails if the file system of `folder` has less than `bytes` bytes free.
 void require_space(const std::filesystem::path& folder, std::uint64_t bytes);
 
 }  // namespace essh

@@ -39,10 +39,11 @@ struct SafetensorsHeader {
   Metadata metadata;
 };
 
-// Reads the JSON text of a header whose data has `data_bytes` bytes. Everything is checked; `place` starts the message.
+// Reads the JSON text of a header whose data has `data_bytes` bytes. Everything is checked; messages start with
+// `place`.
 SafetensorsHeader parse_safetensors_header(std::string_view text, std::uint64_t data_bytes, std::string_view place);
 
-// The tensors laid out as the reference implementation does: larger types first, then by name. Names must be unique and
+// The tensors in the order of the reference implementation: larger types first, then by name. Names must be unique and
 // every tensor must pass the checks of the reader.
 SafetensorsHeader plan_safetensors(const std::vector<TensorSpec>& tensors, Metadata metadata, std::string_view place);
 

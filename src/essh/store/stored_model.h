@@ -6,24 +6,24 @@
 
 namespace essh {
 
-// A model whose weights stay as they are stored, ready to be sliced and packed for a device: a folder mapped into
-// memory, or parameters held in float32. Immutable; copies share the weights.
+// A model with weights in their stored format, ready to be sliced and packed for a device: a folder mapped into memory,
+// or parameters held in float32. Immutable; copies share the weights.
 class StoredModel {
  public:
-  // Maps the folder. Only what cannot be used in place is converted to float32: quantised matrices, tables that are not
-  // float32, float64, tensors without alignment. Values that are not finite are refused unless accepted.
+  // Maps the folder. Tensors that cannot be used in place are converted to float32: quantised matrices, tables that are
+  // not float32, float64, misaligned tensors. Non-finite values are an error unless accepted.
   static StoredModel open(const std::filesystem::path& folder, NonFinite policy = NonFinite::Refuse);
   explicit StoredModel(LoadedModel model, std::string hash = "");
 
-  // One capacity alone, copied in its stored format: what its export would be; the same hash.
+  // A copy of one capacity in its stored format, equal to its export; the same hash.
   StoredModel cut(Capacity capacity) const;
 
   const ModelConfig& config() const;
   // In host memory.
   const Weights& weights() const;
-  // model_hash of the folder, computed when first asked for.
+  // model_hash of the folder, computed on first use.
   const std::string& hash() const;
-  // Tokens from outside: an id outside the vocabulary is an error that names its place.
+  // Checks untrusted tokens: an id outside the vocabulary is an error that names its position.
   void check_tokens(std::span<const std::int32_t> tokens, std::string_view place) const;
 
  private:

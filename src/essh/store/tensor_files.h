@@ -20,16 +20,16 @@ struct LocatedTensor {
 };
 
 // The tensors of a folder: those of model.safetensors, or of the shards that model.safetensors.index.json names.
-// Opening checks that index and files agree and reports every disagreement at once.
+// Opening checks that index and files agree, and reports all differences in one error.
 class TensorFiles {
  public:
   static TensorFiles open(const std::filesystem::path& folder);
   // The same with every file mapped.
   static TensorFiles map(const std::filesystem::path& folder);
 
-  // Sorted by name. Pointers stay valid as long as this object or one it was moved to.
+  // Sorted by name. Pointers stay valid as long as this object, also after a move.
   const std::vector<LocatedTensor>& tensors() const { return tensors_; }
-  // Null when there is none of that name.
+  // Null if there is none of that name.
   const LocatedTensor* find(std::string_view name) const;
   const std::vector<SafetensorsFile>& files() const { return files_; }
   // Bytes of all tensors.
@@ -48,8 +48,8 @@ class TensorFiles {
   std::vector<LocatedTensor> tensors_;
 };
 
-// Writes the tensors of a folder: one file, or above `shard_bytes` of data several, filled in the order of the list,
-// and an index. A tensor is never split. One file is open at a time.
+// Writes the tensors of a folder: one file, or several shards and an index above `shard_bytes` of data, filled in the
+// order of the list. A tensor is never split. One file is open at a time.
 class TensorFilesWriter {
  public:
   static constexpr std::uint64_t kShardBytes = 5'000'000'000;
@@ -69,7 +69,7 @@ class TensorFilesWriter {
  private:
   std::string file_name(std::size_t shard) const;
   void open_shard();
-  // Opens the next shard as long as the open one is complete.
+  // Opens the next shard while the current one is complete.
   void advance();
 
   std::filesystem::path folder_;
