@@ -31,7 +31,7 @@ MatrixXd right_singular_vectors(const HankelView& hankel, int count) {
   const Index columns = hankel.cols();
   const double rounding = 1e-14 * hankel.norm();
   Rng rng(0);
-  Index width = std::min<Index>(columns, 64 + count);
+  Index width = std::min<Index>(columns, 24 + count);
   MatrixXd probes = random_probes(rng, columns, width);
   for (;;) {
     const Eigen::HouseholderQR<MatrixXd> qr(hankel * probes);
