@@ -20,9 +20,9 @@ Progress::Clock::time_point told_time() {
 // Standard error of `body`. It is a file meanwhile, so Progress is off a terminal.
 template <class Body>
 std::string errors_of(const Body& body) {
-  testing::internal::CaptureStderr();
+  ::testing::internal::CaptureStderr();
   body();
-  return testing::internal::GetCapturedStderr();
+  return ::testing::internal::GetCapturedStderr();
 }
 
 std::ptrdiff_t lines(const std::string& text) {

@@ -12,9 +12,9 @@ TYPED_TEST_SUITE(Embedding, FloatTypes);
 const std::vector<std::int32_t> kTokens = {4, 0, 4, 6, 4, 4, 1, 0};
 
 template <class T>
-struct Problem {
+struct EmbeddingProblem {
   StridedMatrix<T> table{7, 13}, d_x{static_cast<Index>(kTokens.size()), 13};
-  Problem() {
+  EmbeddingProblem() {
     Rng rng(1);
     table.normal(rng);
     d_x.normal(rng);
@@ -28,7 +28,7 @@ Vector<const std::int32_t> first_tokens(Index count) {
 TYPED_TEST(Embedding, RowsAreCopied) {
   using T = TypeParam;
   cpu::Stream stream(2);
-  const Problem<T> p;
+  const EmbeddingProblem<T> p;
   for (const Index count : {0, 1, 8}) {
     StridedMatrix<T> x(count, 13);
     run(stream, EmbeddingForward<T>{first_tokens(count), p.table.view, x.view});
@@ -42,7 +42,7 @@ TYPED_TEST(Embedding, RowsAreCopied) {
 TYPED_TEST(Embedding, GradientsOfARepeatedTokenAddUp) {
   using T = TypeParam;
   cpu::Stream stream(2);
-  const Problem<T> p;
+  const EmbeddingProblem<T> p;
   for (const Index count : {0, 1, 8}) {
     StridedMatrix<T> d_table = p.table;
     run(stream, EmbeddingBackward<T>{first_tokens(count), p.d_x.view.top(count), d_table.view});
@@ -62,7 +62,7 @@ TYPED_TEST(Embedding, GradientsOfARepeatedTokenAddUp) {
 TYPED_TEST(Embedding, BitsDoNotDependOnTheTeam) {
   using T = TypeParam;
   expect_same_bits_for_any_team([](cpu::Stream& stream) {
-    const Problem<T> p;
+    const EmbeddingProblem<T> p;
     StridedMatrix<T> x(8, 13), d_table = p.table;
     run(stream, EmbeddingForward<T>{first_tokens(8), p.table.view, x.view});
     run(stream, EmbeddingBackward<T>{first_tokens(8), p.d_x.view, d_table.view});

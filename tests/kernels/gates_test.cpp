@@ -13,10 +13,10 @@ class Gates : public ::testing::Test {};
 TYPED_TEST_SUITE(Gates, FloatTypes);
 
 template <class T>
-struct Problem {
+struct GatesProblem {
   StridedMatrix<T> write, read, clock, write_bias, read_bias, clock_bias;
 
-  Problem(Index rows, Index columns)
+  GatesProblem(Index rows, Index columns)
       : write(rows, columns),
         read(rows, columns),
         clock(rows, columns),
@@ -47,8 +47,8 @@ TYPED_TEST(Gates, ForwardAgreesWithTheDefinition) {
   cpu::Stream stream(2);
   for (const Index rows : {0, 1, 5}) {
     for (const Index columns : {1, 15, 16, 40}) {
-      const Problem<T> logits(rows, columns);
-      const Problem<T> gates = logits;
+      const GatesProblem<T> logits(rows, columns);
+      const GatesProblem<T> gates = logits;
       gates.forward(stream);
       EXPECT_TRUE(gates.write.gap_is_intact() && gates.read.gap_is_intact() && gates.clock.gap_is_intact());
       for (Index r = 0; r < rows; ++r) {
@@ -92,8 +92,8 @@ TYPED_TEST(Gates, GradientsAgreeWithDualNumbers) {
   using T = TypeParam;
   cpu::Stream stream(2);
   const Index rows = 3, columns = 5;
-  const Problem<T> logits(rows, columns);
-  const Problem<T> gates = logits;
+  const GatesProblem<T> logits(rows, columns);
+  const GatesProblem<T> gates = logits;
   gates.forward(stream);
   Rng rng(8);
   StridedMatrix<T> d_write(rows, columns), d_read(rows, columns), d_clock(rows, columns), d_write_bias(1, columns),
@@ -150,7 +150,7 @@ TYPED_TEST(Gates, TheGradientOfASlowClockKeepsItsDigits) {
 TYPED_TEST(Gates, BitsDoNotDependOnTheTeam) {
   using T = TypeParam;
   expect_same_bits_for_any_team([](cpu::Stream& stream) {
-    const Problem<T> gates(23, 37);
+    const GatesProblem<T> gates(23, 37);
     gates.forward(stream);
     Rng rng(2);
     StridedMatrix<T> d_write(23, 37), d_read(23, 37), d_clock(23, 37), d_write_bias(1, 37), d_read_bias(1, 37),

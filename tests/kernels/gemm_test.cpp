@@ -12,12 +12,12 @@ class GemmTest : public ::testing::Test {};
 TYPED_TEST_SUITE(GemmTest, FloatTypes);
 
 template <class T>
-struct Problem {
+struct GemmProblem {
   Index rows, columns, inner;
   Transpose transpose_a, transpose_b;
   StridedMatrix<T> a, b, c;
 
-  Problem(Index m, Index n, Index k, Transpose ta, Transpose tb)
+  GemmProblem(Index m, Index n, Index k, Transpose ta, Transpose tb)
       : rows(m),
         columns(n),
         inner(k),
@@ -45,7 +45,7 @@ struct Problem {
 
 // Every element within the rounding that any order of summation may have.
 template <class T>
-void expect_product(const Problem<T>& problem, const StridedMatrix<T>& before, double alpha, double beta) {
+void expect_product(const GemmProblem<T>& problem, const StridedMatrix<T>& before, double alpha, double beta) {
   for (Index i = 0; i < problem.rows; ++i) {
     for (Index j = 0; j < problem.columns; ++j) {
       const double start = beta == 0 ? 0.0 : beta * static_cast<double>(before.view(i, j));
@@ -75,7 +75,7 @@ TYPED_TEST(GemmTest, AgreesWithTheNaiveProduct) {
         for (const Index columns : {0, 1, 16, 33, 70}) {
           for (const Index inner : {1, 7, 64, 131}) {
             for (const auto& [alpha, beta] : {std::pair{1.0, 0.0}, {-0.5, 1.0}, {2.0, 0.25}}) {
-              Problem<T> problem(rows, columns, inner, ta, tb);
+              GemmProblem<T> problem(rows, columns, inner, ta, tb);
               const StridedMatrix<T> before = problem.c;
               run(stream, problem.gemm(alpha, beta));
               expect_product(problem, before, alpha, beta);
@@ -94,7 +94,7 @@ TYPED_TEST(GemmTest, WithBetaZeroTheOldValuesAreNotRead) {
     for (const auto tb : kBoth) {
       for (const Index rows : {1, 4, 5, 33}) {
         for (const Index inner : {0, 1, 40}) {
-          Problem<T> problem(rows, 40, inner, ta, tb);
+          GemmProblem<T> problem(rows, 40, inner, ta, tb);
           problem.c.fill([] { return NAN; });
           run(stream, problem.gemm());
           expect_product(problem, problem.c, 1, 0);
@@ -112,7 +112,7 @@ TYPED_TEST(GemmTest, EveryCutAgreesWithTheNaiveProduct) {
     for (const auto& [rows, columns] : {std::pair<Index, Index>{17, 211}, {211, 17}, {90, 90}, {4, 211}}) {
       for (const auto ta : kBoth) {
         for (const auto tb : kBoth) {
-          Problem<T> problem(rows, columns, 50, ta, tb);
+          GemmProblem<T> problem(rows, columns, 50, ta, tb);
           const StridedMatrix<T> before = problem.c;
           run(stream, problem.gemm(1, 0.5));
           expect_product(problem, before, 1, 0.5);
@@ -123,7 +123,7 @@ TYPED_TEST(GemmTest, EveryCutAgreesWithTheNaiveProduct) {
 }
 
 template <class T>
-StridedMatrix<T> result_of(cpu::Stream& stream, Problem<T> problem) {
+StridedMatrix<T> result_of(cpu::Stream& stream, GemmProblem<T> problem) {
   run(stream, Gemm<T>{problem.a.view, problem.b.view, problem.c.view, problem.transpose_a, problem.transpose_b});
   return problem.c;
 }
@@ -131,7 +131,7 @@ StridedMatrix<T> result_of(cpu::Stream& stream, Problem<T> problem) {
 TYPED_TEST(GemmTest, BitsDoNotDependOnTheTeam) {
   using T = TypeParam;
   for (const Index rows : {1, 4, 7, 16, 17, 130}) {
-    const Problem<T> problem(rows, 77, 301, Transpose::No, Transpose::Yes);
+    const GemmProblem<T> problem(rows, 77, 301, Transpose::No, Transpose::Yes);
     expect_same_bits_for_any_team([&](cpu::Stream& stream) { return std::vector{result_of(stream, problem)}; });
   }
 }
@@ -144,7 +144,7 @@ TYPED_TEST(GemmTest, ARowHasTheSameBitsInAnyCompany) {
        {std::pair<Index, Index>{16, 1}, {16, 7}, {100, 1}, {100, 3}, {100, 16}, {100, 50}}) {
     for (const auto tb : kBoth) {
       for (const auto& [alpha, beta] : {std::pair{1.0, 0.0}, {0.3, 1.0}, {2.0, 0.7}}) {
-        const Problem<T> problem(rows, 77, 301, Transpose::No, tb);
+        const GemmProblem<T> problem(rows, 77, 301, Transpose::No, tb);
         const StridedMatrix<T> before = problem.c;
         run(stream, problem.gemm(alpha, beta));
         for (Index first = 0; first + group <= rows; first += group) {
@@ -165,7 +165,7 @@ TYPED_TEST(GemmTest, AColumnHasTheSameBitsInASmallerWeight) {
   using T = TypeParam;
   cpu::Stream stream(2);
   for (const Index rows : {1, 5, 40}) {
-    const Problem<T> problem(rows, 300, 64, Transpose::No, Transpose::Yes);
+    const GemmProblem<T> problem(rows, 300, 64, Transpose::No, Transpose::Yes);
     const auto whole = result_of(stream, problem);
     StridedMatrix<T> prefix(rows, 111);
     run(stream, Gemm<T>{problem.a.view, problem.b.view.top(111), prefix.view, Transpose::No, Transpose::Yes});
@@ -181,7 +181,7 @@ TYPED_TEST(GemmTest, BlocksBeyondTheFirstAgreeWithTheNaiveProduct) {
   cpu::Stream stream(2);
   for (const auto& [rows, columns, inner] :
        {std::tuple<Index, Index, Index>{4130, 33, 20}, {20, 4130, 20}, {20, 33, 700}}) {
-    Problem<T> problem(rows, columns, inner, Transpose::No, Transpose::No);
+    GemmProblem<T> problem(rows, columns, inner, Transpose::No, Transpose::No);
     const StridedMatrix<T> before = problem.c;
     run(stream, problem.gemm(1, 1));
     expect_product(problem, before, 1, 1);

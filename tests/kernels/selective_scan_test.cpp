@@ -12,12 +12,12 @@ namespace {
 
 using reference::Dual;
 
-struct Problem {
+struct ScanProblem {
   Index sequences, length, channels, modes, width;
   StridedMatrix<double> v, write, read, clock, entering, d_z, d_leaving;
   StridedMatrix<double> decay, frequency, readout_cos, readout_sin, zero_lag;
 
-  Problem(Index b, Index l, Index k, Index m, Index p, std::uint64_t seed)
+  ScanProblem(Index b, Index l, Index k, Index m, Index p, std::uint64_t seed)
       : sequences(b),
         length(l),
         channels(k),
@@ -59,7 +59,7 @@ struct Result {
   StridedMatrix<double> z, boundary, leaving;
 };
 
-Result forward(cpu::Stream& stream, const Problem& p, double range) {
+Result forward(cpu::Stream& stream, const ScanProblem& p, double range) {
   const Index state = p.channels * 2 * p.modes * p.width;
   Result r{{p.sequences * p.length, p.channels * p.width},
            {p.sequences * scan_chunks(p.length), state},
@@ -88,7 +88,7 @@ struct ChannelProblem {
   std::vector<reference::Mode<S>> modes;
   reference::ChannelState<S> state;
 
-  ChannelProblem(const Problem& p, Index b, Index k)
+  ChannelProblem(const ScanProblem& p, Index b, Index k)
       : state(reference::zero_state<S>(static_cast<std::size_t>(p.modes), static_cast<std::size_t>(p.width))) {
     for (Index t = 0; t < p.length; ++t) {
       const Index r = b * p.length + t;
@@ -117,7 +117,7 @@ struct ChannelProblem {
   }
 
   // <d_z, z> + <d_leaving, state>: the scalar whose gradient the backward kernel computes.
-  S objective(const Problem& p, Index b, Index k) {
+  S objective(const ScanProblem& p, Index b, Index k) {
     auto final_state = state;
     const auto z = reference::selective_recurrence(input, modes, final_state);
     S sum = 0;
@@ -147,7 +147,7 @@ class SelectiveScan : public ::testing::TestWithParam<std::tuple<Index, double>>
 
 TEST_P(SelectiveScan, ChunkedAgreesWithTheRecurrence) {
   const auto [length, range] = GetParam();
-  Problem p(2, length, 3, 4, 5, 2333);
+  ScanProblem p(2, length, 3, 4, 5, 2333);
   cpu::Stream stream(2);
   const auto result = forward(stream, p, range);
   for (Index b = 0; b < p.sequences; ++b) {
@@ -175,7 +175,7 @@ TEST_P(SelectiveScan, ChunkedAgreesWithTheRecurrence) {
 
 TEST_P(SelectiveScan, GradientsAgreeWithDualNumbersAndDifferences) {
   const auto [length, range] = GetParam();
-  Problem p(2, length, 2, 3, 2, 77);
+  ScanProblem p(2, length, 2, 3, 2, 77);
   cpu::Stream stream(2);
   const auto result = forward(stream, p, range);
   const Index rows = p.sequences * p.length, state = p.channels * 2 * p.modes * p.width;
@@ -281,7 +281,7 @@ INSTANTIATE_TEST_SUITE_P(LengthsAndBranches, SelectiveScan,
                                             ::testing::Values(kEverything, kNothing, kSome)));
 
 TEST(SelectiveScan, InteractionMatrixAgreesWithTheRecurrence) {
-  Problem p(1, 150, 1, 8, 3, 5);
+  ScanProblem p(1, 150, 1, 8, 3, 5);
   ChannelProblem<double> channel(p, 0, 0);
   auto state = reference::zero_state<double>(8, 3);
   const auto z = reference::selective_recurrence(channel.input, channel.modes, state);

@@ -8,12 +8,12 @@ namespace {
 // Decays and frequencies as the spectral initialisation gives them: slow modes up to rho = 0.9999 with few turns, fast
 // ones with many; clocks around softplus(-3) that the input moves.
 template <class T>
-struct Problem {
+struct StepProblem {
   Index sequences, length, channels, modes, width;
   StridedMatrix<T> v, write, read, clock;
   StridedMatrix<T> decay, frequency, readout_cos, readout_sin, zero_lag;
 
-  Problem(Index b, Index l, Index k, Index m, Index p, double clock_bias = -3)
+  StepProblem(Index b, Index l, Index k, Index m, Index p, double clock_bias = -3)
       : sequences(b),
         length(l),
         channels(k),
@@ -51,17 +51,17 @@ struct Problem {
 };
 
 template <class T>
-struct Result {
+struct StepResult {
   StridedMatrix<T> z, state;
 };
 
 template <class T>
-Result<T> fresh(const Problem<T>& p) {
+StepResult<T> fresh(const StepProblem<T>& p) {
   return {{p.sequences * p.length, p.channels * p.width}, {p.sequences, p.state_size()}};
 }
 
 template <class T>
-Result<T> token_by_token(cpu::Stream& stream, const Problem<T>& p) {
+StepResult<T> token_by_token(cpu::Stream& stream, const StepProblem<T>& p) {
   auto result = fresh(p);
   const auto states = result.state.rows();
   for (Index t = 0; t < p.length; ++t) {
@@ -82,7 +82,7 @@ Result<T> token_by_token(cpu::Stream& stream, const Problem<T>& p) {
 
 // The chunked pass over pieces of the given lengths, each entered with the state the one before left.
 template <class T>
-Result<T> piece_by_piece(cpu::Stream& stream, const Problem<T>& p, const std::vector<Index>& pieces) {
+StepResult<T> piece_by_piece(cpu::Stream& stream, const StepProblem<T>& p, const std::vector<Index>& pieces) {
   auto result = fresh(p);
   Index first = 0;
   for (const Index n : pieces) {
@@ -109,7 +109,7 @@ Result<T> piece_by_piece(cpu::Stream& stream, const Problem<T>& p, const std::ve
 }
 
 template <class T>
-Result<T> whole(cpu::Stream& stream, const Problem<T>& p) {
+StepResult<T> whole(cpu::Stream& stream, const StepProblem<T>& p) {
   auto result = fresh(p);
   const auto states = result.state.rows();
   run(stream, SelectiveScanForward<T>{.sequences = p.sequences,
@@ -159,7 +159,7 @@ TYPED_TEST(SelectiveStepTest, AgreesWithTheRecurrence) {
   using T = TypeParam;
   cpu::Stream stream(2);
   for (const Index width : {1, 5, 28, 64}) {
-    const Problem<T> p(1, 9, 2, 3, width);
+    const StepProblem<T> p(1, 9, 2, 3, width);
     const auto stepped = token_by_token(stream, p);
     for (Index k = 0; k < p.channels; ++k) {
       reference::ChannelInput<double> input;
@@ -200,7 +200,7 @@ TYPED_TEST(SelectiveStepTest, TokenByTokenAgreesWithTheChunkedPassOver4096Positi
   cpu::Stream stream(1);
   // Clocks of the initialisation, and clocks that training has all but stopped.
   for (const double clock_bias : {-3.0, -8.0}) {
-    const Problem<T> p(1, 4096, 4, 8, 8, clock_bias);
+    const StepProblem<T> p(1, 4096, 4, 8, 8, clock_bias);
     const auto stepped = token_by_token(stream, p), chunked = whole(stream, p);
     EXPECT_LE(relative_error(stepped.z, chunked.z, p.channels * p.width), kAgreement<T>) << clock_bias;
     EXPECT_LE(relative_error(stepped.state, chunked.state, 2 * p.width), kAgreement<T>) << clock_bias;
@@ -210,7 +210,7 @@ TYPED_TEST(SelectiveStepTest, TokenByTokenAgreesWithTheChunkedPassOver4096Positi
 TYPED_TEST(SelectiveStepTest, AnySplitOfTheTokensGivesTheWhole) {
   using T = TypeParam;
   cpu::Stream stream(1);
-  const Problem<T> p(2, 300, 3, 4, 5);
+  const StepProblem<T> p(2, 300, 3, 4, 5);
   const auto expected = whole(stream, p);
   const std::vector<std::vector<Index>> splits = {
       {300}, {1, 299}, {64, 64, 64, 64, 44}, {63, 65, 172}, {100, 1, 1, 98, 0, 100}, std::vector<Index>(300, 1)};
@@ -224,9 +224,9 @@ TYPED_TEST(SelectiveStepTest, AnySplitOfTheTokensGivesTheWhole) {
 TYPED_TEST(SelectiveStepTest, NothingIsWrittenForNoSequencesOrNoTokens) {
   using T = TypeParam;
   cpu::Stream stream(2);
-  const Problem<T> none(0, 1, 2, 3, 4);
+  const StepProblem<T> none(0, 1, 2, 3, 4);
   token_by_token(stream, none);
-  const Problem<T> no_tokens(2, 0, 2, 3, 4);
+  const StepProblem<T> no_tokens(2, 0, 2, 3, 4);
   auto result = fresh(no_tokens);
   Rng rng(1);
   result.state.normal(rng);
@@ -252,7 +252,7 @@ TYPED_TEST(SelectiveStepTest, NothingIsWrittenForNoSequencesOrNoTokens) {
 TYPED_TEST(SelectiveStepTest, ASequenceHasTheSameBitsAloneAndInABatch) {
   using T = TypeParam;
   cpu::Stream stream(2);
-  const Problem<T> p(3, 70, 3, 4, 5);
+  const StepProblem<T> p(3, 70, 3, 4, 5);
   const auto together = whole(stream, p);
   const auto alone = piece_by_piece(stream, p, {70});
   EXPECT_EQ(relative_error(alone.z, together.z, p.width), 0);
@@ -264,7 +264,7 @@ TYPED_TEST(SelectiveStepTest, StatesLieAnywhereAndMayBeKept) {
   using T = TypeParam;
   cpu::Stream stream(2);
   for (const Index length : {1, 70}) {
-    const Problem<T> p(8, length, 3, 4, 5);
+    const StepProblem<T> p(8, length, 3, 4, 5);
     Rng rng(6);
     StridedMatrix<T> entering(8, p.state_size()), kept = entering.normal(rng), in_place = entering, leaving(entering);
     StridedMatrix<T> z(p.v.view.rows, p.v.view.cols), z_in_place(z);
@@ -309,7 +309,7 @@ TYPED_TEST(SelectiveStepTest, StatesLieAnywhereAndMayBeKept) {
 
 TYPED_TEST(SelectiveStepTest, BitsDoNotDependOnTheTeam) {
   using T = TypeParam;
-  const Problem<T> p(2, 130, 3, 4, 5), few_tokens(2, 10, 3, 4, 5);
+  const StepProblem<T> p(2, 130, 3, 4, 5), few_tokens(2, 10, 3, 4, 5);
   expect_same_bits_for_any_team([&](cpu::Stream& stream) {
     const auto stepped = token_by_token(stream, few_tokens), chunked = whole(stream, p);
     Rng rng(9);

@@ -13,9 +13,9 @@ class Swiglu : public ::testing::Test {};
 TYPED_TEST_SUITE(Swiglu, FloatTypes);
 
 template <class T>
-struct Problem {
+struct SwigluProblem {
   StridedMatrix<T> gate, up, d_hidden;
-  Problem(Index rows, Index columns) : gate(rows, columns), up(rows, columns), d_hidden(rows, columns) {
+  SwigluProblem(Index rows, Index columns) : gate(rows, columns), up(rows, columns), d_hidden(rows, columns) {
     Rng rng(15);
     gate.normal(rng, 4);
     up.normal(rng);
@@ -35,7 +35,7 @@ TYPED_TEST(Swiglu, ForwardAgreesWithTheDefinition) {
   cpu::Stream stream(2);
   for (const Index rows : {0, 1, 3}) {
     for (const Index columns : {1, 17, 256, 257, 600}) {
-      Problem<T> p(rows, columns);
+      SwigluProblem<T> p(rows, columns);
       StridedMatrix<T> hidden(rows, columns);
       run(stream, SwigluForward<T>{p.gate.view, p.up.view, hidden.view});
       EXPECT_TRUE(hidden.gap_is_intact());
@@ -70,7 +70,7 @@ TYPED_TEST(Swiglu, GradientsAgreeWithDualNumbers) {
   using T = TypeParam;
   cpu::Stream stream(2);
   const Index rows = 2, columns = 19;
-  Problem<T> p(rows, columns);
+  SwigluProblem<T> p(rows, columns);
   StridedMatrix<T> d_gate(rows, columns), d_up(rows, columns);
   run(stream, SwigluBackward<T>{p.gate.view, p.up.view, p.d_hidden.view, d_gate.view, d_up.view});
   EXPECT_TRUE(d_gate.gap_is_intact() && d_up.gap_is_intact());
@@ -85,13 +85,13 @@ TYPED_TEST(Swiglu, GradientsAgreeWithDualNumbers) {
     }
   }
 
-  Problem<T> in_place = p;
+  SwigluProblem<T> in_place = p;
   run(stream,
       SwigluBackward<T>{in_place.gate.view, in_place.up.view, p.d_hidden.view, in_place.gate.view, in_place.up.view});
   expect_equal(in_place.gate, d_gate, "d_gate over gate");
   expect_equal(in_place.up, d_up, "d_up over up");
   for (const bool gate_over_hidden : {true, false}) {
-    Problem<T> over = p;
+    SwigluProblem<T> over = p;
     StridedMatrix<T> other(rows, columns);
     run(stream, SwigluBackward<T>{p.gate.view, p.up.view, over.d_hidden.view,
                                   gate_over_hidden ? over.d_hidden.view : other.view,
@@ -104,7 +104,7 @@ TYPED_TEST(Swiglu, GradientsAgreeWithDualNumbers) {
 TYPED_TEST(Swiglu, BitsDoNotDependOnTheTeam) {
   using T = TypeParam;
   expect_same_bits_for_any_team([](cpu::Stream& stream) {
-    Problem<T> p(13, 300);
+    SwigluProblem<T> p(13, 300);
     StridedMatrix<T> hidden(13, 300), d_gate(13, 300), d_up(13, 300);
     run(stream, SwigluForward<T>{p.gate.view, p.up.view, hidden.view});
     run(stream, SwigluBackward<T>{p.gate.view, p.up.view, p.d_hidden.view, d_gate.view, d_up.view});

@@ -8,7 +8,7 @@ namespace {
 
 using reference::Dual;
 
-constexpr double kEps = 1e-6;
+constexpr double kBlendEps = 1e-6;
 
 template <class T>
 class ValueBlend : public ::testing::Test {};
@@ -31,17 +31,17 @@ TYPED_TEST(ValueBlend, ForwardAgreesWithTheDefinition) {
         StridedMatrix<T> v0(rows, channels * width), v(rows, channels * width);
         const auto blend = blends<T>(channels);
         v0.normal(rng, 2);
-        run(stream, ValueBlendForward<T>{v0.view, blend.vector(), v.view, width, kEps});
+        run(stream, ValueBlendForward<T>{v0.view, blend.vector(), v.view, width, kBlendEps});
         EXPECT_TRUE(v.gap_is_intact());
         for (Index r = 0; r < rows; ++r) {
           for (Index k = 0; k < channels; ++k) {
             const auto exact =
-                reference::value_blend(v0.row(r, k * width, width), static_cast<double>(blend.view(0, k)), kEps);
+                reference::value_blend(v0.row(r, k * width, width), static_cast<double>(blend.view(0, k)), kBlendEps);
             for (Index p = 0; p < width; ++p)
               expect_close(v.view(r, k * width + p), exact[static_cast<std::size_t>(p)], "v");
           }
         }
-        run(stream, ValueBlendForward<T>{v0.view, blend.vector(), v0.view, width, kEps});
+        run(stream, ValueBlendForward<T>{v0.view, blend.vector(), v0.view, width, kBlendEps});
         for (Index r = 0; r < rows; ++r) {
           for (Index c = 0; c < v.view.cols; ++c) EXPECT_EQ(v0.view(r, c), v.view(r, c)) << "in place";
         }
@@ -62,7 +62,7 @@ TYPED_TEST(ValueBlend, GradientsAgreeWithDualNumbers) {
   d_v.normal(rng);
   d_blend.normal(rng);
   const StridedMatrix<T> d_blend_before = d_blend;
-  run(stream, ValueBlendBackward<T>{v0.view, blend.vector(), d_v.view, d_v0.view, d_blend.vector(), width, kEps});
+  run(stream, ValueBlendBackward<T>{v0.view, blend.vector(), d_v.view, d_v0.view, d_blend.vector(), width, kBlendEps});
   EXPECT_TRUE(d_v0.gap_is_intact() && d_blend.gap_is_intact());
   for (Index k = 0; k < channels; ++k) {
     std::vector<std::vector<Dual>> dual_v0;
@@ -71,7 +71,7 @@ TYPED_TEST(ValueBlend, GradientsAgreeWithDualNumbers) {
     const auto objective = [&] {
       Dual sum = 0;
       for (Index r = 0; r < rows; ++r) {
-        const auto v = reference::value_blend(dual_v0[static_cast<std::size_t>(r)], dual_blend, kEps);
+        const auto v = reference::value_blend(dual_v0[static_cast<std::size_t>(r)], dual_blend, kBlendEps);
         for (Index p = 0; p < width; ++p)
           sum += Dual(static_cast<double>(d_v.view(r, k * width + p))) * v[static_cast<std::size_t>(p)];
       }
@@ -86,7 +86,7 @@ TYPED_TEST(ValueBlend, GradientsAgreeWithDualNumbers) {
     expect_gradient(d_blend.view(0, k) - d_blend_before.view(0, k), dual_blend, objective, "blend", 2);
   }
 
-  run(stream, ValueBlendBackward<T>{v0.view, blend.vector(), d_v.view, d_v.view, d_blend.vector(), width, kEps});
+  run(stream, ValueBlendBackward<T>{v0.view, blend.vector(), d_v.view, d_v.view, d_blend.vector(), width, kBlendEps});
   for (Index r = 0; r < rows; ++r) {
     for (Index c = 0; c < d_v.view.cols; ++c) EXPECT_EQ(d_v.view(r, c), d_v0.view(r, c)) << "in place";
   }
@@ -102,8 +102,9 @@ TYPED_TEST(ValueBlend, BitsDoNotDependOnTheTeam) {
     const auto blend = blends<T>(channels);
     v0.normal(rng);
     d_v.normal(rng);
-    run(stream, ValueBlendForward<T>{v0.view, blend.vector(), v.view, width, kEps});
-    run(stream, ValueBlendBackward<T>{v0.view, blend.vector(), d_v.view, d_v0.view, d_blend.vector(), width, kEps});
+    run(stream, ValueBlendForward<T>{v0.view, blend.vector(), v.view, width, kBlendEps});
+    run(stream,
+        ValueBlendBackward<T>{v0.view, blend.vector(), d_v.view, d_v0.view, d_blend.vector(), width, kBlendEps});
     return std::vector{v, d_v0, d_blend};
   });
 }

@@ -9,12 +9,12 @@ namespace {
 using reference::Dual;
 
 template <class T>
-struct Problem {
+struct AttentionProblem {
   Index sequences, queries, past, heads, head_dim, window, group;
   StridedMatrix<T> q, k, v, out, log_sum;
 
   // `g` query heads read one kv head.
-  Problem(Index b, Index n, Index before, Index h, Index dim, Index w, Index g = 1)
+  AttentionProblem(Index b, Index n, Index before, Index h, Index dim, Index w, Index g = 1)
       : sequences(b),
         queries(n),
         past(before),
@@ -45,7 +45,7 @@ struct Head {
   std::vector<std::vector<S>> q, k, v;
 
   template <class T>
-  Head(const Problem<T>& p, Index sequence, Index head) {
+  Head(const AttentionProblem<T>& p, Index sequence, Index head) {
     const Index keys = p.past + p.queries, first = head * p.head_dim, kv_first = head / p.group * p.head_dim;
     for (Index j = 0; j < p.queries; ++j) q.push_back(p.q.template row<S>(sequence * p.queries + j, first, p.head_dim));
     for (Index r = 0; r < keys; ++r) {
@@ -66,7 +66,7 @@ class WindowAttention : public ::testing::Test {};
 TYPED_TEST_SUITE(WindowAttention, FloatTypes);
 
 template <class T>
-void expect_definition(const Problem<T>& p) {
+void expect_definition(const AttentionProblem<T>& p) {
   EXPECT_TRUE(p.out.gap_is_intact() && p.log_sum.gap_is_intact());
   for (Index b = 0; b < p.sequences; ++b) {
     for (Index h = 0; h < p.heads; ++h) {
@@ -87,7 +87,7 @@ TYPED_TEST(WindowAttention, ForwardAgreesWithTheDefinition) {
   for (const Index length : kLengths) {
     for (const Index window : kWindows) {
       for (const Index head_dim : {6, 16}) {
-        Problem<TypeParam> p(2, length, 0, 2, head_dim, window);
+        AttentionProblem<TypeParam> p(2, length, 0, 2, head_dim, window);
         p.forward(stream);
         expect_definition(p);
       }
@@ -100,7 +100,7 @@ TYPED_TEST(WindowAttention, KeysOfThePastAreSeen) {
   for (const Index past : {1, 40, 97}) {
     for (const Index queries : {1, 3, 7, 8, 40}) {
       for (const Index window : kWindows) {
-        Problem<TypeParam> p(2, queries, past, 2, 8, window);
+        AttentionProblem<TypeParam> p(2, queries, past, 2, 8, window);
         p.forward(stream);
         expect_definition(p);
       }
@@ -114,7 +114,7 @@ TYPED_TEST(WindowAttention, GroupsOfHeadsShareKeysAndValues) {
   for (const Index heads : {4, 8}) {
     for (const Index queries : {1, 7, 33, 100}) {
       for (const Index past : {0, 50}) {
-        Problem<TypeParam> p(2, queries, past, heads, 8, 40, 4);
+        AttentionProblem<TypeParam> p(2, queries, past, heads, 8, 40, 4);
         p.forward(stream);
         expect_definition(p);
       }
@@ -126,7 +126,7 @@ TYPED_TEST(WindowAttention, WindowWithoutBoundSeesEverything) {
   cpu::Stream stream(2);
   for (const Index window : {Index{1} << 40, std::numeric_limits<Index>::max()}) {
     for (const Index queries : {3, 70}) {
-      Problem<TypeParam> p(2, queries, 40, 2, 8, window);
+      AttentionProblem<TypeParam> p(2, queries, 40, 2, 8, window);
       p.forward(stream);
       expect_definition(p);
     }
@@ -138,7 +138,7 @@ TYPED_TEST(WindowAttention, BitsDoNotDependOnOtherSequences) {
   using T = TypeParam;
   cpu::Stream stream(2);
   for (const Index queries : {1, 60}) {
-    const Problem<T> p(8, queries, 20, 4, 8, 50, 2);
+    const AttentionProblem<T> p(8, queries, 20, 4, 8, 50, 2);
     p.forward(stream);
     StridedMatrix<T> out(queries, 32);
     run(stream, WindowAttentionForward<T>{1,
@@ -162,7 +162,7 @@ TYPED_TEST(WindowAttention, AnyGroupingOfTheQueriesAgrees) {
   using T = TypeParam;
   cpu::Stream stream(2);
   for (const Index window : kWindows) {
-    Problem<T> p(1, 70, 0, 2, 8, window);
+    AttentionProblem<T> p(1, 70, 0, 2, 8, window);
     p.forward(stream);
     for (const Index group : {1, 7, 10}) {
       for (Index first = 0; first < 70; first += group) {
@@ -190,7 +190,7 @@ TYPED_TEST(WindowAttention, LargeScoresStayFinite) {
   using T = TypeParam;
   cpu::Stream stream(2);
   for (const Index queries : {3, 40}) {
-    Problem<T> p(1, queries, 0, 1, 8, 16);
+    AttentionProblem<T> p(1, queries, 0, 1, 8, 16);
     for (Index r = 0; r < queries; ++r) {
       for (Index c = 0; c < 8; ++c) {
         p.q.view(r, c) *= T(1e4);
@@ -207,10 +207,10 @@ TYPED_TEST(WindowAttention, LargeScoresStayFinite) {
 TYPED_TEST(WindowAttention, NoQueriesAreANoOp) {
   using T = TypeParam;
   cpu::Stream stream(2);
-  Problem<T>(2, 0, 0, 2, 8, 4).forward(stream);
-  Problem<T>(2, 0, 5, 2, 8, 4).forward(stream);
-  Problem<T>(0, 9, 0, 2, 8, 4).forward(stream);
-  Problem<T> p(2, 0, 0, 2, 8, 4);
+  AttentionProblem<T>(2, 0, 0, 2, 8, 4).forward(stream);
+  AttentionProblem<T>(2, 0, 5, 2, 8, 4).forward(stream);
+  AttentionProblem<T>(0, 9, 0, 2, 8, 4).forward(stream);
+  AttentionProblem<T> p(2, 0, 0, 2, 8, 4);
   run(stream, WindowAttentionBackward<T>{2, 0, 8, 4, p.q.view, p.k.view, p.v.view, p.out.view, p.log_sum.view,
                                          p.out.view, p.q.view, p.k.view, p.v.view});
 }
@@ -219,11 +219,11 @@ template <class T>
 struct Gradients {
   StridedMatrix<T> d_out, d_q, d_k, d_v;
 
-  explicit Gradients(const Problem<T>& p) : d_out(p.q), d_q(p.q), d_k(p.k), d_v(p.k) {
+  explicit Gradients(const AttentionProblem<T>& p) : d_out(p.q), d_q(p.q), d_k(p.k), d_v(p.k) {
     Rng rng(44);
     d_out.normal(rng);
   }
-  void backward(cpu::Stream& stream, const Problem<T>& p) const {
+  void backward(cpu::Stream& stream, const AttentionProblem<T>& p) const {
     run(stream, WindowAttentionBackward<T>{p.sequences, p.queries, p.head_dim, p.window, p.q.view, p.k.view, p.v.view,
                                            p.out.view, p.log_sum.view, d_out.view, d_q.view, d_k.view, d_v.view});
   }
@@ -234,7 +234,7 @@ TYPED_TEST(WindowAttention, GradientsAgreeWithDualNumbersAndDifferences) {
   cpu::Stream stream(2);
   for (const Index length : kLengths) {
     for (const Index window : kWindows) {
-      const Problem<T> p(1, length, 0, 2, 4, window);
+      const AttentionProblem<T> p(1, length, 0, 2, 4, window);
       p.forward(stream);
       const Gradients<T> g(p);
       g.backward(stream, p);
@@ -274,7 +274,7 @@ TYPED_TEST(WindowAttention, GradientsOfGroupsAgreeWithDualNumbersAndDifferences)
   constexpr Index kLength = 40, kGroup = 4, kDim = 4;
   for (const Index heads : {4, 8}) {
     for (const Index window : {7, 1000}) {
-      const Problem<T> p(1, kLength, 0, heads, kDim, window, kGroup);
+      const AttentionProblem<T> p(1, kLength, 0, heads, kDim, window, kGroup);
       p.forward(stream);
       const Gradients<T> g(p);
       g.backward(stream, p);
@@ -314,7 +314,7 @@ TYPED_TEST(WindowAttention, GradientsOfGroupsAgreeWithDualNumbersAndDifferences)
 TYPED_TEST(WindowAttention, BitsDoNotDependOnTheTeam) {
   using T = TypeParam;
   expect_same_bits_for_any_team([](cpu::Stream& stream) {
-    const Problem<T> few(3, 2, 20, 3, 8, 9), p(2, 75, 0, 6, 8, 20, 2);
+    const AttentionProblem<T> few(3, 2, 20, 3, 8, 9), p(2, 75, 0, 6, 8, 20, 2);
     few.forward(stream);
     p.forward(stream);
     const Gradients<T> g(p);

@@ -47,12 +47,12 @@ void step(cpu::Stream& stream, const Caches<T>& caches, Index window, Index rows
 
 // Sequences of `kLength` tokens that begin together.
 template <class T>
-struct Problem {
+struct WindowStepProblem {
   static constexpr Index kSequences = 3, kLength = 40;
   Heads heads;
   StridedMatrix<T> q, k, v, out;
 
-  explicit Problem(Heads h)
+  explicit WindowStepProblem(Heads h)
       : heads(h), q(kSequences * kLength, h.query * kHeadDim), k(kSequences * kLength, h.kv * kHeadDim), v(k), out(q) {
     Rng rng(5);
     q.normal(rng, 1.5);
@@ -100,14 +100,14 @@ TYPED_TEST_SUITE(WindowStepTest, FloatTypes);
 TYPED_TEST(WindowStepTest, TokenByTokenAgreesWithTheDefinition) {
   cpu::Stream stream(2);
   for (const Heads heads : {Heads{2, 2}, Heads{4, 1}, Heads{8, 2}}) {
-    const Problem<TypeParam> p(heads);
+    const WindowStepProblem<TypeParam> p(heads);
     for (const Index window : {1, 7, 39, 40, 100}) p.expect_definition(p.step_by_step(stream, window, window), window);
   }
 }
 
 TYPED_TEST(WindowStepTest, BitsDoNotDependOnTheRowsOfTheCache) {
   cpu::Stream stream(2);
-  const Problem<TypeParam> p({4, 2});
+  const WindowStepProblem<TypeParam> p({4, 2});
   for (const Index window : {1, 7, 39}) {
     const auto expected = p.step_by_step(stream, window, window);
     for (const Index rows : {window + 1, window + 9, Index{0}}) {
@@ -121,9 +121,10 @@ TYPED_TEST(WindowStepTest, BitsDoNotDependOnTheRowsOfTheCache) {
 
 TYPED_TEST(WindowStepTest, WindowWithoutBoundSeesEverything) {
   cpu::Stream stream(2);
-  const Problem<TypeParam> p({4, 2});
-  p.expect_definition(p.step_by_step(stream, Index{1} << 40, 0), Problem<TypeParam>::kLength);
-  p.expect_definition(p.step_by_step(stream, std::numeric_limits<Index>::max(), 0), Problem<TypeParam>::kLength);
+  const WindowStepProblem<TypeParam> p({4, 2});
+  p.expect_definition(p.step_by_step(stream, Index{1} << 40, 0), WindowStepProblem<TypeParam>::kLength);
+  p.expect_definition(p.step_by_step(stream, std::numeric_limits<Index>::max(), 0),
+                      WindowStepProblem<TypeParam>::kLength);
 }
 
 TYPED_TEST(WindowStepTest, WritesTheRowOfThePositionAlone) {
@@ -197,7 +198,7 @@ TYPED_TEST(WindowStepTest, BitsDoNotDependOnOtherSequencesOrThePlaceInTheRing) {
 }
 
 TYPED_TEST(WindowStepTest, BitsDoNotDependOnTheTeam) {
-  const Problem<TypeParam> p({4, 2});
+  const WindowStepProblem<TypeParam> p({4, 2});
   expect_same_bits_for_any_team([&](cpu::Stream& stream) { return std::vector{p.step_by_step(stream, 9, 9)}; });
 }
 

@@ -10,6 +10,7 @@
 #include "essh/base/error.h"
 #include "essh/base/rng.h"
 #include "essh/spectral/hankel.h"
+#include "tests/spectral/median.h"
 
 namespace essh {
 namespace {
@@ -19,11 +20,6 @@ std::vector<double> errors_of_first_24(int modes) {
   std::vector<double> errors;
   for (int k = 0; k < 24; ++k) errors.push_back(fit_damped_modes(filters.filter(k), modes).error);
   return errors;
-}
-
-double median(std::vector<double> values) {
-  std::ranges::sort(values);
-  return 0.5 * (values[values.size() / 2 - 1] + values[values.size() / 2]);
 }
 
 // Expects `value` to print as `expected` when rounded to its two digits.

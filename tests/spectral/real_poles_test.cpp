@@ -8,6 +8,7 @@
 
 #include "essh/base/error.h"
 #include "essh/spectral/matrix_pencil.h"
+#include "tests/spectral/median.h"
 
 namespace essh {
 namespace {
@@ -17,12 +18,6 @@ constexpr int kResolved = 24;  // channels of the paper's table
 const RealPoleFits& fits() {
   static const RealPoleFits all = fit_real_poles(hankel_filters(2048, kResolved), 32);
   return all;
-}
-
-double median(std::vector<double> values) {
-  std::ranges::sort(values);
-  const auto half = values.size() / 2;
-  return values.size() % 2 ? values[half] : 0.5 * (values[half - 1] + values[half]);
 }
 
 // Table tab:init-real: median over k <= 24, then k = 1, 4, 8, 16, 24.

@@ -44,7 +44,7 @@ namespace {
 
 constexpr const char* kFormat = "essh-dataset";
 // A million sources fit.
-constexpr JsonLimits kLimits{.bytes = std::uint64_t{1} << 30, .depth = 8, .values = 64u << 20};
+constexpr JsonLimits kManifestLimits{.bytes = std::uint64_t{1} << 30, .depth = 8, .values = 64u << 20};
 
 template <class T>
 Json list_to_json(const std::vector<T>& list) {
@@ -153,7 +153,7 @@ std::string to_text(const DatasetManifest& manifest) {
 
 DatasetManifest read_manifest(const std::filesystem::path& path) {
   const auto place = path.string();
-  const Json object = read_json(path, kLimits);
+  const Json object = read_json(path, kManifestLimits);
   if (member(object, "format", place) != kFormat) fail(ErrorKind::BadFile, "{}: not a dataset of essh prepare", place);
   if (member(object, "version", place) != 1) fail(ErrorKind::Unsupported, "{}: this build reads version 1 only", place);
   DatasetManifest manifest;

@@ -35,7 +35,7 @@ void fields(Visitor& visit, PrepareState& state) {
 
 namespace {
 
-constexpr JsonLimits kLimits{.bytes = std::uint64_t{1} << 30, .depth = 8, .values = 64u << 20};
+constexpr JsonLimits kPlanLimits{.bytes = std::uint64_t{1} << 30, .depth = 8, .values = 64u << 20};
 
 Json shards_to_json(const std::vector<ShardEntry>& shards) {
   Json list = Json::array();
@@ -66,7 +66,7 @@ std::optional<PrepareState> PrepareJournal::resume() {
     write_durably(plan_path_, plan_text);
     return std::nullopt;
   }
-  const auto planned = plan_from_json(read_json(plan_path_, kLimits), plan_path_.string());
+  const auto planned = plan_from_json(read_json(plan_path_, kPlanLimits), plan_path_.string());
   if (const auto why = difference(planned, plan_); !why.empty()) {
     fail(ErrorKind::Usage,
          "{}: an interrupted run that was started differently: {}; repeat its command, or remove the folder to start "
@@ -75,7 +75,7 @@ std::optional<PrepareState> PrepareJournal::resume() {
   }
   if (!fs::exists(state_path_)) return std::nullopt;
   const auto place = state_path_.string();
-  Json object = read_json(state_path_, kLimits);
+  Json object = read_json(state_path_, kPlanLimits);
   PrepareState state;
   if (!object.is_object() || !object.contains("train_shards") || !object.contains("valid_shards")) {
     fail(ErrorKind::BadFile, "{}: not the state of a preparation; remove the folder to start again", place);

@@ -11,15 +11,16 @@
 namespace essh {
 namespace {
 
-struct Facts {
+struct QuantisationFacts {
   std::string_view name;
   DType codes;
   float largest;  // code
 };
-constexpr std::array<Facts, 3> kFacts = {{{"q8", DType::I8, 127}, {"q4", DType::U8, 7}, {"fp8", DType::F8_E4M3, 448}}};
+constexpr std::array<QuantisationFacts, 3> kQuantisations = {
+    {{"q8", DType::I8, 127}, {"q4", DType::U8, 7}, {"fp8", DType::F8_E4M3, 448}}};
 
-const Facts& facts(Quantisation quantisation) {
-  return kFacts[static_cast<std::size_t>(quantisation)];
+const QuantisationFacts& facts(Quantisation quantisation) {
+  return kQuantisations[static_cast<std::size_t>(quantisation)];
 }
 
 BFloat16 rounded_up(float value) {
@@ -55,15 +56,15 @@ std::string_view quantisation_name(Quantisation quantisation) {
 }
 
 std::optional<Quantisation> quantisation_from_name(std::string_view name) {
-  for (std::size_t i = 0; i < kFacts.size(); ++i) {
-    if (kFacts[i].name == name) return static_cast<Quantisation>(i);
+  for (std::size_t i = 0; i < kQuantisations.size(); ++i) {
+    if (kQuantisations[i].name == name) return static_cast<Quantisation>(i);
   }
   return std::nullopt;
 }
 
 std::optional<Quantisation> quantisation_of(DType codes) {
-  for (std::size_t i = 0; i < kFacts.size(); ++i) {
-    if (kFacts[i].codes == codes) return static_cast<Quantisation>(i);
+  for (std::size_t i = 0; i < kQuantisations.size(); ++i) {
+    if (kQuantisations[i].codes == codes) return static_cast<Quantisation>(i);
   }
   return std::nullopt;
 }

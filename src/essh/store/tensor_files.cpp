@@ -22,18 +22,18 @@ bool is_there(const fs::path& path) {
   return fs::exists(path, unknown);
 }
 
-struct Index {
+struct ShardIndex {
   std::map<std::string, std::string> file_of;  // tensor name -> file name
   std::optional<std::uint64_t> total_size;
 };
 
-Index read_index(const fs::path& path, Problems& problems) {
+ShardIndex read_index(const fs::path& path, Problems& problems) {
   const Json json = read_json(path, {.bytes = kMaxHeaderBytes});
   const auto weight_map = json.is_object() ? json.find("weight_map") : json.end();
   if (weight_map == json.end() || !weight_map->is_object()) {
     fail(ErrorKind::BadFile, "{}: expected an object with an object \"weight_map\"", path.string());
   }
-  Index index;
+  ShardIndex index;
   for (const auto& [name, file] : weight_map->items()) {
     if (!file.is_string()) {
       problems.add(fmt::format("weight_map: the value of {} must be a string", in_quotes(name)));
@@ -55,7 +55,7 @@ Index read_index(const fs::path& path, Problems& problems) {
 
 using OpenFiles = std::map<std::string, SafetensorsFile>;
 
-OpenFiles open_shards(const fs::path& folder, const Index& index, Problems& problems) {
+OpenFiles open_shards(const fs::path& folder, const ShardIndex& index, Problems& problems) {
   std::map<std::string, std::size_t> tensors_in;
   for (const auto& [name, file] : index.file_of) ++tensors_in[file];
   OpenFiles files;
@@ -76,7 +76,7 @@ OpenFiles open_shards(const fs::path& folder, const Index& index, Problems& prob
   return files;
 }
 
-void compare(const Index& index, const OpenFiles& files, Problems& problems) {
+void compare(const ShardIndex& index, const OpenFiles& files, Problems& problems) {
   for (const auto& [name, file] : index.file_of) {
     const auto found = files.find(file);
     if (found == files.end() || found->second.find(name) != nullptr) continue;
@@ -131,7 +131,7 @@ TensorFiles TensorFiles::open(const fs::path& folder) {
     return TensorFiles(std::move(files));
   }
   Problems problems;
-  const Index index = read_index(index_path, problems);
+  const ShardIndex index = read_index(index_path, problems);
   OpenFiles shards = open_shards(folder, index, problems);
   compare(index, shards, problems);
   problems.fail_if_any(index_path.string());

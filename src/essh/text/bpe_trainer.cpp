@@ -15,7 +15,7 @@ namespace {
 
 using PairKey = std::uint64_t;
 
-PairKey pair_key(TokenId left, TokenId right) {
+PairKey pair_of(TokenId left, TokenId right) {
   return std::uint64_t{static_cast<std::uint32_t>(left)} << 32 | static_cast<std::uint32_t>(right);
 }
 
@@ -92,7 +92,7 @@ class Merger {
   };
 
   void gain(TokenId left, TokenId right, std::uint32_t word) {
-    const PairKey key = pair_key(left, right);
+    const PairKey key = pair_of(left, right);
     Pair& pair = pairs_[key];
     pair.count += words_[word].count;
     if (pair.words.empty() || pair.words.back() != word) pair.words.push_back(word);
@@ -100,7 +100,7 @@ class Merger {
     pair.gained = true;
   }
   void lose(TokenId left, TokenId right, std::uint32_t word) {
-    const auto found = pairs_.find(pair_key(left, right));
+    const auto found = pairs_.find(pair_of(left, right));
     if (found != pairs_.end()) found->second.count -= words_[word].count;
   }
   void queue_gained() {

@@ -16,7 +16,7 @@ namespace essh {
 namespace fs = std::filesystem;
 namespace {
 
-constexpr std::uint64_t kRecipeBytes = 1u << 20;
+constexpr std::uint64_t kKeptRecipeBytes = 1u << 20;
 
 struct RunRecord {
   Index format = 1;
@@ -141,7 +141,7 @@ RunIdentity settle_run(const fs::path& run, const Recipe& recipe, const std::str
   const auto path = run / kRunRecipe;
   const bool begun = has_begun(run);
   if (begun && fs::exists(path))
-    require_recipe(run, parse_recipe(read_text(path, kRecipeBytes), path.string(), {}), identity.recipe, extend);
+    require_recipe(run, parse_recipe(read_text(path, kKeptRecipeBytes), path.string(), {}), identity.recipe, extend);
   if (!begun) fs::remove(run / kRunRecord);
   const auto record = settle_record(run, data);
   if (record.data != data) {
@@ -152,7 +152,7 @@ RunIdentity settle_run(const fs::path& run, const Recipe& recipe, const std::str
   }
   identity.id = record.id;
   const auto text = recipe_yaml(identity.recipe);
-  if (!fs::exists(path) || read_text(path, kRecipeBytes) != text) write_durably(path, text);
+  if (!fs::exists(path) || read_text(path, kKeptRecipeBytes) != text) write_durably(path, text);
   return identity;
 }
 
