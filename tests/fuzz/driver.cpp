@@ -1,10 +1,11 @@
 #include "tests/fuzz/driver.h"
 
+#include <fmt/format.h>
 #include <sys/resource.h>
 #include <time.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
+#include <charconv>
 #include <exception>
 #include <set>
 #include <string>
@@ -43,33 +44,66 @@ double peak_megabytes() {
   return static_cast<double>(usage.ru_maxrss) / 1024.0;
 }
 
-}  // namespace
-
-int run_inputs(int argc, char** argv, const char* name, const std::function<OneInput(std::uint64_t seed)>& make) {
+struct Options {
   std::uint64_t iterations = 50000, seed = 1;
   double max_megabytes = 1024, max_seconds = 10;
   bool show_classes = false;
-  CLI::App app{"deterministic mutation fuzzer"};
-  app.add_option("--iterations", iterations, "inputs to try");
-  app.add_option("--seed", seed, "the same seed makes the same inputs");
-  app.add_option("--max-mb", max_megabytes, "peak memory above this fails");
-  app.add_option("--max-seconds", max_seconds, "one input that takes more processor time fails");
-  app.add_flag("--classes", show_classes, "print the classes of errors met");
-  CLI11_PARSE(app, argc, argv);
+};
 
-  const OneInput once = make(seed);
+constexpr const char* kUsage =
+    "options:\n"
+    "  --iterations N   inputs to try\n"
+    "  --seed N         the same seed makes the same inputs\n"
+    "  --max-mb X       peak memory above this fails\n"
+    "  --max-seconds X  one input that takes more processor time fails\n"
+    "  --classes        print the classes of errors met\n";
+
+// Without CLI11, which takes 20 s to compile.
+bool parse(int argc, char** argv, Options& options) {
+  const auto number = [](std::string_view text, auto& value) {
+    const auto* const end = text.data() + text.size();
+    const auto result = std::from_chars(text.data(), end, value);
+    return result.ec == std::errc() && result.ptr == end;
+  };
+  for (int i = 1; i < argc; ++i) {
+    const std::string_view name = argv[i];
+    if (name == "--classes") {
+      options.show_classes = true;
+      continue;
+    }
+    if (++i == argc) return false;
+    const std::string_view value = argv[i];
+    const bool known = name == "--iterations"    ? number(value, options.iterations)
+                       : name == "--seed"        ? number(value, options.seed)
+                       : name == "--max-mb"      ? number(value, options.max_megabytes)
+                       : name == "--max-seconds" ? number(value, options.max_seconds)
+                                                 : false;
+    if (!known) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+int run_inputs(int argc, char** argv, const char* name, const std::function<OneInput(std::uint64_t seed)>& make) {
+  Options options;
+  if (!parse(argc, argv, options)) {
+    fmt::print(stderr, "{}: {}", name, kUsage);
+    return 2;
+  }
+  const OneInput once = make(options.seed);
   std::set<std::string> classes;
   std::uint64_t accepted = 0, rejected = 0, i = 0;
   const double start = thread_seconds();
   double slowest = 0, last = start;
   std::string failure;
-  for (; i < iterations && failure.empty(); ++i) {
+  for (; i < options.iterations && failure.empty(); ++i) {
     try {
       once();
       ++accepted;
     } catch (const Error& error) {
       ++rejected;
-      if (classes.insert(error_class(error.what())).second && show_classes) fmt::print("{}\n", error.what());
+      if (classes.insert(error_class(error.what())).second && options.show_classes) fmt::print("{}\n", error.what());
       if (error.kind() == ErrorKind::Internal) failure = error.what();
     } catch (const std::exception& error) {
       failure = fmt::format("an exception that is no Error: {}", error.what());
@@ -77,14 +111,14 @@ int run_inputs(int argc, char** argv, const char* name, const std::function<OneI
     const double now = thread_seconds();
     slowest = std::max(slowest, now - last);
     last = now;
-    if (slowest > max_seconds) failure = fmt::format("one input took {:.1f} s of processor time", slowest);
-    if (i % 1024 == 0 && peak_megabytes() > max_megabytes) failure = "memory over the limit";
+    if (slowest > options.max_seconds) failure = fmt::format("one input took {:.1f} s of processor time", slowest);
+    if (i % 1024 == 0 && peak_megabytes() > options.max_megabytes) failure = "memory over the limit";
   }
-  if (failure.empty() && peak_megabytes() > max_megabytes) failure = "memory over the limit";
+  if (failure.empty() && peak_megabytes() > options.max_megabytes) failure = "memory over the limit";
   fmt::print(
       "{}: seed {}, {} inputs, {} accepted, {} rejected, {} error classes, {:.1f} s, slowest {:.1f} ms, peak {:.0f} "
       "MB\n",
-      name, seed, i, accepted, rejected, classes.size(), last - start, 1e3 * slowest, peak_megabytes());
+      name, options.seed, i, accepted, rejected, classes.size(), last - start, 1e3 * slowest, peak_megabytes());
   if (failure.empty()) return 0;
   fmt::print("{}: FAILED at input {}: {}\n", name, i, failure);
   return 1;

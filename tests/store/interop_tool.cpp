@@ -1,5 +1,8 @@
 // What tests/cli/safetensors_interop.py needs from us to compare with the reference implementation.
-#include <CLI/CLI.hpp>
+#include <fmt/format.h>
+
+#include <charconv>
+#include <string_view>
 
 #include "essh/base/error.h"
 #include "essh/store/tensor_files.h"
@@ -35,17 +38,26 @@ void copy(const std::string& from, const std::string& to, std::uint64_t shard_by
 }  // namespace
 }  // namespace essh
 
+// usage: store_interop_tool FROM TO [--shard-bytes N] [--dtype NAME]. CLI11 would take most of the compile time.
 int main(int argc, char** argv) {
-  CLI::App app{"copies a folder of tensors"};
-  std::string from, to, dtype;
+  std::string dtype;
   std::uint64_t shard_bytes = essh::TensorFilesWriter::kShardBytes;
-  app.add_option("from", from)->required();
-  app.add_option("to", to)->required();
-  app.add_option("--shard-bytes", shard_bytes);
-  app.add_option("--dtype", dtype);
-  CLI11_PARSE(app, argc, argv);
+  bool usable = argc >= 3 && argc % 2 == 1;
+  for (int i = 3; usable && i < argc; i += 2) {
+    const std::string_view option = argv[i], value = argv[i + 1];
+    if (option == "--dtype") {
+      dtype = value;
+    } else {
+      const auto end = value.data() + value.size();
+      usable = option == "--shard-bytes" && std::from_chars(value.data(), end, shard_bytes).ptr == end;
+    }
+  }
+  if (!usable) {
+    fmt::print(stderr, "usage: store_interop_tool FROM TO [--shard-bytes N] [--dtype NAME]\n");
+    return 2;
+  }
   try {
-    essh::copy(from, to, shard_bytes, dtype);
+    essh::copy(argv[1], argv[2], shard_bytes, dtype);
   } catch (const std::exception& error) {
     fmt::print(stderr, "{}\n", error.what());
     return 1;
