@@ -39,10 +39,28 @@ target_precompile_headers(essh_precompiled_cold PRIVATE
   $<$<COMPILE_LANGUAGE:CXX>:${PROJECT_SOURCE_DIR}/cmake/precompiled.h>)
 essh_cold(essh_precompiled_cold)
 
-# essh_library(FOLDER [COLD names...] [LINK targets...]): every source of src/essh/FOLDER as one static library. COLD sources
-# (or ALL) are compiled with -O1.
+# Tests that compute little themselves: -O1, and -O0 with a sanitizer, which takes half of the time again.
+function(essh_light target)
+  essh_cold(${target})
+  if(ESSH_SANITIZE)
+    target_compile_options(${target} PRIVATE -O0)
+  endif()
+endfunction()
+
+# essh_unity(TARGET): with ESSH_UNITY, compiles several sources at a time; the templates they share are then compiled once. Sources of one
+# folder therefore must not define the same name twice, not even in anonymous namespaces.
+function(essh_unity target)
+  if(ESSH_UNITY)
+    set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 10)
+    # GCC takes a source for a header when another file includes it.
+    target_compile_options(${target} PRIVATE $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-subobject-linkage>)
+  endif()
+endfunction()
+
+# essh_library(FOLDER [SINGLY] [COLD names...] [LINK targets...]): every source of src/essh/FOLDER as one static library. COLD sources
+# (or ALL) are compiled with -O1. With a sanitizer and ESSH_UNITY, several sources are compiled as one unless SINGLY.
 function(essh_library name)
-  cmake_parse_arguments(ARG "" "" "COLD;LINK" ${ARGN})
+  cmake_parse_arguments(ARG "SINGLY" "" "COLD;LINK" ${ARGN})
   file(GLOB sources CONFIGURE_DEPENDS *.cpp cpu/*.cpp)
   if(ESSH_WITH_CUDA)
     file(GLOB cuda_sources CONFIGURE_DEPENDS cuda/*.cpp cuda/*.cu)
@@ -51,7 +69,10 @@ function(essh_library name)
   if(sources)
     add_library(essh_${name} STATIC ${sources})
     target_link_libraries(essh_${name} PUBLIC essh_options ${ARG_LINK})
-    if(ARG_COLD STREQUAL ALL)
+    if(ESSH_SANITIZE AND NOT ARG_SINGLY)
+      essh_unity(essh_${name})
+    endif()
+    if(ARG_COLD STREQUAL ALL AND CMAKE_BUILD_TYPE STREQUAL Release)
       target_precompile_headers(essh_${name} REUSE_FROM essh_precompiled_cold)
       essh_cold(essh_${name})
       return()
@@ -71,21 +92,24 @@ function(essh_library name)
   endif()
 endfunction()
 
-# essh_test(FOLDER [HEAVY] [LINK targets...]): tests/FOLDER/*_test.cpp as one program and one CTest entry, kernels_cuda_test for
-# kernels/cuda. Only HEAVY ones compute much themselves; the others leave that to the libraries, and are compiled with less optimisation, which takes less time.
+# essh_test(FOLDER [HEAVY] [SINGLY] [LINK targets...]): tests/FOLDER/*_test.cpp as one program and one CTest entry, kernels_cuda_test for
+# kernels/cuda. Only HEAVY tests compute much themselves and are compiled with full optimisation.
 function(essh_test folder)
-  cmake_parse_arguments(ARG "HEAVY" "" "LINK" ${ARGN})
+  cmake_parse_arguments(ARG "HEAVY;SINGLY" "" "LINK" ${ARGN})
   string(REPLACE "/" "_" name ${folder})
   file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/${folder}/*_test.cpp)
   if(sources)
     add_executable(${name}_test ${sources})
     target_include_directories(${name}_test PRIVATE ${PROJECT_SOURCE_DIR})
     target_link_libraries(${name}_test PRIVATE ${ARG_LINK} GTest::gtest_main)
+    if(NOT ARG_SINGLY)
+      essh_unity(${name}_test)
+    endif()
     if(ARG_HEAVY)
       target_precompile_headers(${name}_test REUSE_FROM essh_precompiled)
     else()
       target_precompile_headers(${name}_test REUSE_FROM essh_precompiled_tests)
-      essh_cold(${name}_test)
+      essh_light(${name}_test)
     endif()
     add_test(NAME ${name} COMMAND ${name}_test)
     add_dependencies(essh_tests ${name}_test)

@@ -10,7 +10,7 @@
 namespace essh {
 namespace {
 
-ModelConfig small_config() {
+ModelConfig classifier_config() {
   auto c = preset("dna");
   c.hidden_size = 16;
   c.intermediate_size = 64;
@@ -58,7 +58,7 @@ double loss_of(Classifier& classifier, const LabelledRows& rows, Index classes) 
 // With moments without memory and a huge eps, AdamW is gradient descent at rate / eps. Along its own direction the loss
 // must fall by the squared norm of the gradient.
 TEST(Classifier, GradientIsThatOfTheLoss) {
-  const auto config = small_config();
+  const auto config = classifier_config();
   for (const auto pooling : {Pooling::Mean, Pooling::Last}) {
     auto stream = cpu_stream(1);
     constexpr double kEps = 1e6;
@@ -82,7 +82,7 @@ TEST(Classifier, GradientIsThatOfTheLoss) {
 }
 
 TEST(Classifier, PaddingDoesNotMatter) {
-  const auto config = small_config();
+  const auto config = classifier_config();
   auto stream = cpu_stream(1);
   for (const auto pooling : {Pooling::Mean, Pooling::Last}) {
     Classifier classifier(config, initial(config), {.classes = 2, .pooling = pooling, .seed = 1}, stream);
@@ -100,7 +100,7 @@ TEST(Classifier, PaddingDoesNotMatter) {
 }
 
 TEST(Classifier, LearnsAClassOfUnseenSequences) {
-  const auto config = small_config();
+  const auto config = classifier_config();
   auto stream = cpu_stream(1);
   Classifier classifier(config, initial(config), {.classes = 2, .seed = 1}, stream);
   Rng rng(7);
