@@ -26,7 +26,7 @@ struct Options {
   std::string tokenizer;
   std::int64_t context = kDefaultContext, windows = 0, batch = 0;
   DeviceOptions device;
-  bool cross_domain = false, json = false;
+  bool cross_domain = false, stateful = false, domains = false, json = false;
 };
 
 struct Measured {
@@ -37,8 +37,13 @@ struct Measured {
 Measured measure(Options o, const std::string& model, Stream& stream) {
   const auto folder = model_of_run(model);
   Engine engine(StoredModel::open(folder), stream, o.device.engine());
+  if (o.stateful && o.cross_domain)
+    fail(ErrorKind::Usage,
+         "evaluate ppl: --stateful reads documents to their end-of-text tokens, which --cross-domain leaves out; give "
+         "one of them");
   if (o.cross_domain && o.windows == 0) o.windows = kCrossDomainWindows;
-  const auto most = o.windows > 0 ? o.windows * (o.context + 1) + 1 : std::numeric_limits<std::int64_t>::max();
+  const auto most =
+      o.windows > 0 && !o.stateful ? o.windows * (o.context + 1) + 1 : std::numeric_limits<std::int64_t>::max();
   const auto text =
       EvaluationText::open(o.data, folder, o.tokenizer, static_cast<TokenId>(engine.config().eos_token_id), most,
                            o.cross_domain ? DocumentJoin::Newline : DocumentJoin::EndOfText);
@@ -48,14 +53,20 @@ Measured measure(Options o, const std::string& model, Stream& stream) {
                                     .windows = o.windows,
                                     .batch = o.batch,
                                     .disjoint = o.cross_domain,
+                                    .stateful = o.stateful,
                                     .full_parameters = family_of(engine.model(), folder).full_parameters});
-  log::info("{}: {} windows of {} tokens, {} predicted, {} left out", text.name(), report.windows, report.context,
-            report.tokens, o.windows > 0 ? "the rest" : fmt::format("{}", report.left_out));
+  log::info("{}: {} {}, {} tokens predicted, {} left out; {:.1f} s, {:.2f} times the forward passes of its tiers",
+            text.name(), report.windows,
+            o.stateful ? std::string("documents") : fmt::format("windows of {} tokens", report.context), report.tokens,
+            o.windows > 0 ? "the rest" : fmt::format("{}", report.left_out), report.seconds,
+            report.seconds / report.forward_seconds);
   return {std::move(report), provenance_of(engine.model(), folder, text.fingerprint(), 0)};
 }
 
 void print_table(const PerplexityReport& report, const std::string& model) {
-  fmt::print("{}: {}context {}, {} tokens{}\n\n", model, report.disjoint ? "cross-domain, " : "", report.context,
+  fmt::print("{}: {}, {} tokens{}\n\n", model,
+             report.stateful ? fmt::format("{} documents from beginning to end", report.windows)
+                             : fmt::format("{}context {}", report.disjoint ? "cross-domain, " : "", report.context),
              report.tokens, report.bytes > 0 ? fmt::format(", {} of text", format_bytes(report.bytes)) : "");
   fmt::print("{:<10} {:>15} {:>7} {:>9} {:>9} {:>11} {:>10}\n", "tier", "parameters", "r", "nll", "d nll", "perplexity",
              "bits/byte");
@@ -67,19 +78,16 @@ void print_table(const PerplexityReport& report, const std::string& model) {
   }
 }
 
-// Perplexity tier by tier, a column for each model; tiers in the order in which they first occur.
-void print_comparison(const std::vector<PerplexityReport>& reports, const std::vector<std::string>& models) {
+// Perplexity tier by tier, a column for each model or domain; tiers in the order in which they first occur.
+void print_comparison(const std::vector<PerplexityReport>& reports, const std::vector<std::string>& models,
+                      const std::string& title) {
   std::vector<std::string> tiers;
   for (const auto& report : reports) {
     for (const auto& tier : report.tiers) {
       if (std::find(tiers.begin(), tiers.end(), tier.tier.name) == tiers.end()) tiers.push_back(tier.tier.name);
     }
   }
-  for (const auto& report : reports) {
-    if (report.tokens != reports.front().tokens)
-      log::warn("the models cut the text into different tokens: compare bits per byte (--json), not perplexities");
-  }
-  fmt::print("perplexity at context {}\n\n{:<10}", reports.front().context, "tier");
+  fmt::print("{}\n\n{:<10}", title, "tier");
   const auto width = [](const std::string& model) { return std::max<std::size_t>(12, model.size() + 2); };
   for (const auto& model : models) fmt::print("{:>{}}", model, width(model));
   fmt::print("\n");
@@ -98,20 +106,45 @@ void print_comparison(const std::vector<PerplexityReport>& reports, const std::v
 void run(const Options& o) {
   const CostLine cost;
   OpenDevice device(o.device);
+  // All files are one text, or each is a domain of its own.
+  std::vector<Options> texts = {o};
+  std::vector<std::string> names = {""};
+  if (o.domains) {
+    texts.assign(o.data.size(), o);
+    names.clear();
+    for (std::size_t d = 0; d < o.data.size(); ++d) {
+      texts[d].data = {o.data[d]};
+      names.push_back((o.data[d].has_filename() ? o.data[d] : o.data[d].parent_path()).stem().string());
+    }
+  }
+  const auto context =
+      o.stateful ? std::string("documents from beginning to end") : fmt::format("context {}", o.context);
   Json list = Json::array();
-  std::vector<PerplexityReport> reports;
+  std::vector<PerplexityReport> by_model;
   for (const auto& model : o.models) {
-    auto measured = measure(o, model, device.stream);
-    list.push_back(to_json(measured.report, model, measured.provenance));
-    reports.push_back(std::move(measured.report));
+    std::vector<PerplexityReport> reports;
+    for (std::size_t d = 0; d < texts.size(); ++d) {
+      auto measured = measure(texts[d], model, device.stream);
+      auto json = to_json(measured.report, model, measured.provenance);
+      if (o.domains) json["domain"] = names[d];
+      list.push_back(std::move(json));
+      reports.push_back(std::move(measured.report));
+    }
+    if (o.json) continue;
+    if (o.domains)
+      print_comparison(reports, names, fmt::format("{}: perplexity, {}", model, context));
+    else if (o.models.size() == 1)
+      print_table(reports.front(), model);
+    else
+      by_model.push_back(std::move(reports.front()));
   }
-  if (o.json) {
-    fmt::print("{}\n", to_text(list.size() == 1 ? list.front() : list, 2));
-  } else if (reports.size() == 1) {
-    print_table(reports.front(), o.models.front());
-  } else {
-    print_comparison(reports, o.models);
+  if (o.json) return fmt::print("{}\n", to_text(list.size() == 1 ? list.front() : list, 2));
+  if (by_model.empty()) return;
+  for (const auto& report : by_model) {
+    if (report.tokens != by_model.front().tokens)
+      log::warn("the models cut the text into different tokens: compare bits per byte (--json), not perplexities");
   }
+  print_comparison(by_model, o.models, "perplexity, " + context);
 }
 
 void add_perplexity(Verb& verb) {
@@ -129,6 +162,9 @@ void add_perplexity(Verb& verb) {
   add_number(*ppl, "--batch", o->batch, "windows in one pass (default: about 4096 tokens)", 1, std::int64_t{1} << 20);
   ppl->add_flag("--cross-domain", o->cross_domain,
                 "documents of text files joined by line breaks, disjoint windows of context + 1 tokens, the first 400");
+  ppl->add_flag("--stateful", o->stateful,
+                "every document from its beginning to its end instead of windows; --windows counts documents");
+  ppl->add_flag("--domains", o->domains, "each of --data is a text of its own: a column each");
   ppl->add_option("--tokenizer", o->tokenizer, "a tokenizer for text files, when the model folder has none");
   o->device.add_to(*ppl);
   o->device.add_deterministic(*ppl);

@@ -21,7 +21,7 @@ namespace fs = std::filesystem;
 
 struct Options {
   std::vector<std::string> models, tiers = {"all"};
-  std::vector<fs::path> data;
+  std::vector<fs::path> data, quality;
   std::string tokenizer, csv, svg;
   std::int64_t context = kDefaultContext, windows = 0;
   LatencyOptions latency;
@@ -70,6 +70,10 @@ void run(const Options& o) {
                     .threads = cpu ? cpu->pool().threads() : 1,
                     .processor = cpu ? this_processor().model : device.stream.description()};
   for (const auto& model : o.models) add_model(o, model, device.stream, frontier);
+  for (const auto& file : o.quality) {
+    if (add_quality(frontier, quality_figures(read_json(file), file.string())) == 0)
+      fail(ErrorKind::Usage, "{}: none of its results is of these models and tiers; measure them again", file.string());
+  }
   compare_with_full(frontier);
   mark_dominated(frontier);
 
@@ -93,6 +97,8 @@ void add_frontier(Verb& app) {
   auto o = std::make_shared<Options>();
   verb->add_option("MODEL", o->models, "a run, a family, or several model folders")->required();
   verb->add_option("--data", o->data, "measure quality too: a prepared dataset, or files of text");
+  verb->add_option("--quality", o->quality,
+                   "results of `essh evaluate ... --json`: a column for each of their figures");
   verb->add_option("--tiers", o->tiers, "all, or some: T1,T4,xi=0.3,18x1792")->delimiter(',')->capture_default_str();
   add_number(*verb, "--context", o->context, "tokens a window predicts, from nothing", 1, std::int64_t{1} << 24)
       ->capture_default_str();

@@ -18,7 +18,7 @@ DOCS = pathlib.Path(__file__).resolve().parents[2] / "docs"
 # What makes an example short. The words go behind it.
 SHORTER = {"serve": ["--check"], "train": ["--print-recipe"], "frontier": ["--depth", "8", "--steps", "2"], "evaluate ppl": ["--windows", "1"],
            "evaluate recall": ["--samples", "4"], "evaluate niah": ["--pairs", "1", "--depths", "0.5"], "evaluate length": ["--windows", "1"],
-           "evaluate tasks": ["--bootstrap", "1000"], "verify": ["--length", "16"]}
+           "evaluate tasks": ["--bootstrap", "1000"], "evaluate dna": ["--epochs", "1", "--windows", "2"], "evaluate channels": ["--windows", "1"], "verify": ["--length", "16"]}
 # Sizes and devices that a test does not have: only the options are checked.
 ELSEWHERE = re.compile(r"--device cuda|\b1\.5b\b")
 
@@ -69,6 +69,7 @@ def make_workspace(place):
         (place / name).write_text(text)
     (place / "corpus" / "b.jsonl.zst").write_text(json.dumps({"text": text}) + "\n")
     (place / "GRCh38.fa").write_text(">chr20\n" + "ACGTNacgt" * 500 + "\n>chr21 primary\n" + "TTGCA" * 500 + "\n")
+    (place / "promoters.tsv").write_text("class\tseq\n" + "".join(f"{number % 2}\t{'ACGT' * (number + 2)}\n" for number in range(20)))
     (place / "ids.json").write_text("[1, 2, 3]")
     run("tokenizer", "train", "corpus.txt", "-o", "tok/tokenizer.json", "--vocab-size", "512")
     run("prepare", "corpus.txt", "-o", "data/headers", "--tokenizer", "tok/tokenizer.json", "--valid-fraction", "0.2")
@@ -80,6 +81,10 @@ def make_workspace(place):
     run("train", "mqar", "-o", "runs/mqar", "--device", "cpu", "--set", "data.context=64", "--set", "data.pairs=4", "--set", "data.symbols=128",
         "--set", "model.vocab_size=128", "--set", "model.hidden_size=64", "--set", "run.steps=1", "--set", "run.batch=4",
         "--set", "run.micro_batch=4", "--set", "run.validation_windows=2", "--set", "refine.batch=4")
+    run("prepare", "GRCh38.fa", "-o", "data/genome", "--tokenizer", "nucleotides", "--holdout", "chr21")
+    run("train", "dna", "--data", "data/genome", "-o", "runs/dna", "--device", "cpu", "--set", "data.context=64", "--set", "run.steps=1",
+        "--set", "run.batch=4", "--set", "run.micro_batch=4", "--set", "run.validation_windows=2", "--set", "refine.batch=4",
+        "--set", "model.num_hidden_layers=1")
     run("init", "tiny", "-o", "models/tiny", "--tokenizer", "tok/tokenizer.json", "--vocab-size", "8192")
     run("export", "models/tiny", "--tier", "T1,T4", "-o", "exports")
     make_questions(place / "eval")

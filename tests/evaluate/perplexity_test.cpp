@@ -94,6 +94,46 @@ TEST_F(PerplexityTest, DisjointWindowsShareNoToken) {
   EXPECT_EQ(measure_perplexity(engine, text, one).left_out, 0);
 }
 
+// Documents of several lengths, in pieces that cut them anywhere, against one window for each document.
+TEST_F(PerplexityTest, StatefulReadsWholeDocuments) {
+  const auto eos = static_cast<TokenId>(engine.config().eos_token_id);
+  std::vector<TokenId> tokens;
+  std::vector<std::vector<TokenId>> documents;
+  for (const Index length : {40, 1, 7, 90}) {
+    auto document = random_tokens(length, engine.config().vocab_size, static_cast<std::uint64_t>(length));
+    std::ranges::replace(document, eos, eos == 0 ? 1 : eos - 1);
+    document.push_back(eos);
+    tokens.insert(tokens.end(), document.begin(), document.end());
+    documents.push_back(document);
+  }
+  tokens.push_back(eos);  // a document without a target
+  documents.push_back(random_tokens(20, engine.config().vocab_size, 77));
+  std::ranges::replace(documents.back(), eos, eos == 0 ? 1 : eos - 1);
+  tokens.insert(tokens.end(), documents.back().begin(), documents.back().end());  // cut off, without its end
+  const auto text = EvaluationText::from_tokens(tokens, "documents");
+  const std::vector<Tier> tiers = {find_tier(engine.config(), "1x2"), find_tier(engine.config(), "full")};
+  for (const Index piece : {16, 1000}) {
+    for (const Index batch : {1, 3}) {
+      const auto report =
+          measure_perplexity(engine, text, {.tiers = tiers, .context = piece, .batch = batch, .stateful = true});
+      EXPECT_EQ(report.windows, 5);
+      EXPECT_EQ(report.tokens, 40 + 1 + 7 + 90 + 19);
+      EXPECT_EQ(report.left_out, 0);
+      EXPECT_GE(report.seconds, report.forward_seconds);
+      for (std::size_t t = 0; t < tiers.size(); ++t) {
+        double sum = 0;
+        for (const auto& document : documents)
+          sum += recurrent_nll(engine, tiers[t], document, document.size() - 1, 1) *
+                 static_cast<double>(document.size() - 1);
+        EXPECT_NEAR(report.tiers[t].nll, sum / static_cast<double>(report.tokens), 1e-5);
+      }
+    }
+  }
+  const auto some = measure_perplexity(engine, text, {.tiers = tiers, .context = 16, .windows = 2, .stateful = true});
+  EXPECT_EQ(some.tokens, 41);
+  EXPECT_EQ(to_json(some, "m", {})["protocol"], "stateful");
+}
+
 TEST_F(PerplexityTest, ComparesTiersWithTheFullCapacity) {
   const auto text = EvaluationText::from_tokens(random_tokens(60, engine.config().vocab_size, 5), "random");
   const auto full = cost_of(engine.config(), full_capacity(engine.config())).parameters;

@@ -1,6 +1,7 @@
 #include "essh/evaluate/frontier.h"
 
 #include <algorithm>
+#include <set>
 
 #include "essh/base/progress.h"
 #include "essh/base/units.h"
@@ -98,6 +99,14 @@ bool Frontier::several_models() const {
   return std::ranges::any_of(points, [&](const FrontierPoint& p) { return p.model != points.front().model; });
 }
 
+std::vector<std::string> Frontier::quality_columns() const {
+  std::set<std::string> names;
+  for (const auto& point : points) {
+    for (const auto& [name, _] : point.quality) names.insert(name);
+  }
+  return {names.begin(), names.end()};
+}
+
 std::string Frontier::label(const FrontierPoint& point) const {
   if (!several_models()) return point.tier;
   return point.tier == "full" ? folder_name(point.model) : folder_name(point.model) + " " + point.tier;
@@ -140,6 +149,18 @@ void add_quality(std::span<FrontierPoint> points, const PerplexityReport& report
     points[i].perplexity = report.tiers[i].perplexity;
     points[i].bits_per_byte = report.tiers[i].bits_per_byte;
   }
+}
+
+std::size_t add_quality(Frontier& frontier, const std::vector<QualityFigure>& figures) {
+  std::size_t used = 0;
+  for (const auto& figure : figures) {
+    for (auto& point : frontier.points) {
+      if (point.tier != figure.tier || point.model_hash != figure.model_hash) continue;
+      point.quality[figure.name] = figure.value;
+      ++used;
+    }
+  }
+  return used;
 }
 
 void compare_with_full(Frontier& frontier) {
@@ -192,6 +213,14 @@ std::string to_table(const Frontier& frontier) {
     std::erase_if(columns, [](const Column& c) {
       return c.title == "d nll" || c.title == "perplexity" || c.title == "bits/byte";
     });
+  for (const auto& name : frontier.quality_columns()) {
+    Column column{name, {}};
+    for (const auto& point : frontier.points) {
+      const auto found = point.quality.find(name);
+      column.cells.push_back(found == point.quality.end() ? "-" : fmt::format("{:.4f}", found->second));
+    }
+    columns.insert(columns.end() - 1, std::move(column));
+  }
   return join_columns(columns);
 }
 
@@ -200,6 +229,11 @@ std::string to_csv(const Frontier& frontier) {
   for (auto point : frontier.points) {
     CsvRow row;
     fields(row, point);
+    for (const auto& name : frontier.quality_columns()) {
+      const auto found = point.quality.find(name);
+      row.names += fmt::format(",\"{}\"", name);
+      row.values += found == point.quality.end() ? "," : fmt::format(",{:.6g}", found->second);
+    }
     if (out.empty()) out = row.names + "\n";
     out += row.values + "\n";
   }
@@ -217,6 +251,7 @@ Json to_json(const Frontier& frontier) {
     if (point.bits_per_byte == 0) object.erase("bits_per_byte");
     if (point.latency.resident_bytes == 0) object.erase("resident_bytes");
     if (point.dominated_by.empty()) object.erase("dominated_by");
+    for (const auto& [name, value] : point.quality) object["quality"][name] = value;
     json["points"].push_back(std::move(object));
   }
   return json;
@@ -228,8 +263,21 @@ Frontier frontier_from_json(const Json& json, const std::string& place) {
   const auto points = json.find("points");
   if (points == json.end() || !points->is_array() || points->empty() || points->size() > kMostPoints)
     fail(ErrorKind::BadFile, "{}: \"points\" must be a list of 1 to {}; run essh frontier again", place, kMostPoints);
-  for (std::size_t i = 0; i < points->size(); ++i)
-    read_fields(frontier.points.emplace_back(), (*points)[i], fmt::format("{}: points[{}]", place, i));
+  for (std::size_t i = 0; i < points->size(); ++i) {
+    auto object = (*points)[i];
+    auto& point = frontier.points.emplace_back();
+    const auto here = fmt::format("{}: points[{}]", place, i);
+    if (object.is_object() && object.contains("quality")) {
+      const auto quality = object["quality"];
+      if (!quality.is_object()) fail(ErrorKind::BadFile, "{}: quality must have names and numbers", here);
+      for (const auto& [name, value] : quality.items()) {
+        if (!value.is_number()) fail(ErrorKind::BadFile, "{}: quality {} must be a number", here, name);
+        point.quality[name] = value.get<double>();
+      }
+      object.erase("quality");
+    }
+    read_fields(point, object, here);
+  }
   return frontier;
 }
 
@@ -268,7 +316,16 @@ plot::Figure draw(const Frontier& frontier) {
       add(right, point, size, 1e-6 * static_cast<double>(point.latency.resident_bytes));
     }
   }
-  return {.panels = {std::move(left), std::move(right)}};
+  plot::Figure figure{.panels = {std::move(left), std::move(right)}};
+  for (const auto& name : frontier.quality_columns()) {
+    plot::Panel panel{.title = name + " against size", .x = parameters, .y = {.title = name}};
+    for (const auto& point : frontier.points) {
+      const auto found = point.quality.find(name);
+      if (found != point.quality.end()) add(panel, point, 1e-6 * static_cast<double>(point.parameters), found->second);
+    }
+    figure.panels.push_back(std::move(panel));
+  }
+  return figure;
 }
 
 }  // namespace essh

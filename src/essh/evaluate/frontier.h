@@ -1,4 +1,5 @@
 #pragma once
+#include <map>
 #include <optional>
 #include <span>
 #include <string>
@@ -8,6 +9,7 @@
 #include "essh/config/field.h"
 #include "essh/evaluate/latency.h"
 #include "essh/evaluate/perplexity.h"
+#include "essh/evaluate/quality.h"
 #include "essh/plot/svg.h"
 
 namespace essh {
@@ -30,7 +32,8 @@ struct FrontierPoint {
   TierLatency latency = {};
   std::string dominated_by = {};
   std::string model_hash = {};
-  std::string family_hash = {};  // of the family that an export was cut from; a family's own
+  std::string family_hash = {};                // of the family that an export was cut from; a family's own
+  std::map<std::string, double> quality = {};  // further figures by the name of their column
 };
 
 // The columns of the CSV file and the keys of the JSON document.
@@ -72,6 +75,8 @@ struct Frontier {
   std::vector<FrontierPoint> points = {};
 
   bool several_models() const;
+  // Names of the further figures of all points, sorted.
+  std::vector<std::string> quality_columns() const;
   // "T4", or "exports/T4" by its folder's name where there are several models.
   std::string label(const FrontierPoint& point) const;
 };
@@ -93,6 +98,8 @@ std::vector<FrontierPoint> measure_costs(const StoredModel& stored, const std::s
                                          const LatencyOptions& options);
 // Adds the quality of points that measure_costs() gave for the same tiers.
 void add_quality(std::span<FrontierPoint> points, const PerplexityReport& report);
+// Gives the figures to the points of the same model and tier; returns how many found one.
+std::size_t add_quality(Frontier& frontier, const std::vector<QualityFigure>& figures);
 // Compares the points of each family, in whichever folders they lie, with the one of its full capacity.
 void compare_with_full(Frontier& frontier);
 // A point is dominated by one that has no higher perplexity, no more parameters and no longer decoding time, and one of
@@ -106,7 +113,7 @@ Json to_json(const Frontier& frontier);
 // Reads what to_json() gave; `place` starts the message of a failure.
 Frontier frontier_from_json(const Json& json, const std::string& place);
 // Two panels: perplexity against parameters and against decoding time; without quality, decoding time and memory
-// against parameters.
+// against parameters. Then one for each further figure, against parameters.
 plot::Figure draw(const Frontier& frontier);
 
 }  // namespace essh

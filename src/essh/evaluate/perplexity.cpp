@@ -1,6 +1,7 @@
 #include "essh/evaluate/perplexity.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <numbers>
 
@@ -38,8 +39,11 @@ struct Windows {
   }
 };
 
+using Clock = std::chrono::steady_clock;
+
 // Sum of the losses of a batch of windows, each in a slot of its own.
-double loss_of(Engine& engine, const Tier& tier, const Windows& windows, std::size_t context, Outputs& outputs) {
+double loss_of(Engine& engine, const Tier& tier, const Windows& windows, std::size_t context, Outputs& outputs,
+               double& seconds) {
   std::vector<Chunk> chunks;
   for (std::size_t first = 0; first < windows.inputs.size(); first += context) {
     chunks.push_back({.slot = engine.open(tier),
@@ -47,7 +51,9 @@ double loss_of(Engine& engine, const Tier& tier, const Windows& windows, std::si
                       .wanted = Wanted::Scores,
                       .targets = std::span(windows.targets).subspan(first, context)});
   }
+  const auto start = Clock::now();
   engine.run(chunks, outputs);
+  seconds += std::chrono::duration<double>(Clock::now() - start).count();
   double sum = 0;
   for (std::size_t i = 0; i < chunks.size(); ++i) {
     for (const float one : outputs.entries[i].losses) sum += static_cast<double>(one);
@@ -66,6 +72,63 @@ Index count_windows(const EvaluationText& text, const PerplexityOptions& options
   return options.windows > 0 ? std::min(options.windows, available) : available;
 }
 
+// Tokens of a document, its end included, as a range of the stream.
+struct Document {
+  Index begin, end;
+  Index targets() const { return end - begin - 1; }
+};
+
+// The first `most` documents (0: all) that have a target.
+std::vector<Document> find_documents(const EvaluationText& text, TokenId eos, Index most) {
+  constexpr Index kPiece = Index{1} << 20;
+  std::vector<Document> documents;
+  std::vector<TokenId> tokens;
+  Index begin = 0;
+  const auto add = [&](Index end) {
+    if (end - begin > 1) documents.push_back({begin, end});
+    begin = end;
+    return most == 0 || std::ssize(documents) < most;
+  };
+  for (Index first = 0; first < text.tokens(); first += kPiece) {
+    tokens.resize(static_cast<std::size_t>(std::min(kPiece, text.tokens() - first)));
+    text.read(first, tokens);
+    for (std::size_t i = 0; i < tokens.size(); ++i) {
+      if (tokens[i] == eos && !add(first + static_cast<Index>(i) + 1)) return documents;
+    }
+  }
+  add(text.tokens());
+  return documents;
+}
+
+// Sum of the losses of some documents, each in a slot that goes on from piece to piece.
+double loss_of(Engine& engine, const Tier& tier, const std::vector<std::vector<TokenId>>& documents, Index piece,
+               Outputs& outputs, double& seconds) {
+  std::vector<Slot> slots;
+  for (std::size_t i = 0; i < documents.size(); ++i) slots.push_back(engine.open(tier));
+  double sum = 0;
+  for (std::size_t first = 0;; first += static_cast<std::size_t>(piece)) {
+    std::vector<Chunk> chunks;
+    for (std::size_t i = 0; i < documents.size(); ++i) {
+      const auto targets = std::span(documents[i]).subspan(1);
+      if (first >= targets.size()) continue;
+      const auto count = std::min(static_cast<std::size_t>(piece), targets.size() - first);
+      chunks.push_back({.slot = slots[i],
+                        .tokens = std::span(documents[i]).subspan(first, count),
+                        .wanted = Wanted::Scores,
+                        .targets = targets.subspan(first, count)});
+    }
+    if (chunks.empty()) break;
+    const auto start = Clock::now();
+    engine.run(chunks, outputs);
+    seconds += std::chrono::duration<double>(Clock::now() - start).count();
+    for (std::size_t i = 0; i < chunks.size(); ++i) {
+      for (const float one : outputs.entries[i].losses) sum += static_cast<double>(one);
+    }
+  }
+  for (const auto slot : slots) engine.close(slot);
+  return sum;
+}
+
 void compare_with_full(std::vector<TierPerplexity>& tiers, Index full_parameters) {
   if (full_parameters == 0) return;
   const auto full =
@@ -79,30 +142,59 @@ void compare_with_full(std::vector<TierPerplexity>& tiers, Index full_parameters
 }  // namespace
 
 PerplexityReport measure_perplexity(Engine& engine, const EvaluationText& text, const PerplexityOptions& options) {
-  PerplexityReport report{
-      .context = options.context, .disjoint = options.disjoint, .windows = count_windows(text, options)};
-  report.tokens = report.windows * options.context;
-  report.left_out = text.tokens() - report.windows * stride_of(options) - (options.disjoint ? 0 : 1);
+  const auto start = Clock::now();
+  PerplexityReport report{.context = options.context, .disjoint = options.disjoint, .stateful = options.stateful};
+  std::vector<Document> documents;
+  if (options.stateful) {
+    documents = find_documents(text, static_cast<TokenId>(engine.config().eos_token_id), options.windows);
+    if (documents.empty()) fail(ErrorKind::Usage, "{}: no document has two tokens; give more text", text.name());
+    report.windows = std::ssize(documents);
+    for (const auto& document : documents) report.tokens += document.targets();
+    report.left_out = text.tokens() - documents.back().end;
+  } else {
+    report.windows = count_windows(text, options);
+    report.tokens = report.windows * options.context;
+    report.left_out = text.tokens() - report.windows * stride_of(options) - (options.disjoint ? 0 : 1);
+  }
   const Index batch = options.batch > 0 ? options.batch : std::max<Index>(1, kPassTokens / options.context);
 
   std::vector<double> sums(options.tiers.size());
   Windows windows;
+  std::vector<std::vector<TokenId>> whole(static_cast<std::size_t>(options.stateful ? batch : 0));
   Outputs outputs;
   Progress progress("evaluate", static_cast<double>(report.tokens) * static_cast<double>(sums.size()), "tok");
   double done = 0;
   for (Index first = 0; first < report.windows; first += batch) {
     const Index count = std::min(batch, report.windows - first);
-    windows.read(text, first, count, options);
-    engine.model().check_tokens(windows.inputs, text.name());
-    engine.model().check_tokens(windows.targets, text.name());
-    report.bytes += text.bytes(windows.targets);
-    for (std::size_t t = 0; t < sums.size(); ++t) {
-      sums[t] += loss_of(engine, options.tiers[t], windows, static_cast<std::size_t>(options.context), outputs);
-      if (!std::isfinite(sums[t])) {
-        fail(ErrorKind::BadFile, "{}: tier {} gives a loss that is not finite in windows {} to {}", text.name(),
-             options.tiers[t].name, first, first + count - 1);
+    Index targets = 0;
+    if (options.stateful) {
+      whole.resize(static_cast<std::size_t>(count));
+      for (Index i = 0; i < count; ++i) {
+        const auto& document = documents[static_cast<std::size_t>(first + i)];
+        auto& tokens = whole[static_cast<std::size_t>(i)];
+        tokens.resize(static_cast<std::size_t>(document.end - document.begin));
+        text.read(document.begin, tokens);
+        engine.model().check_tokens(tokens, text.name());
+        report.bytes += text.bytes(std::span(tokens).subspan(1));
+        targets += document.targets();
       }
-      done += static_cast<double>(count * options.context);
+    } else {
+      windows.read(text, first, count, options);
+      engine.model().check_tokens(windows.inputs, text.name());
+      engine.model().check_tokens(windows.targets, text.name());
+      report.bytes += text.bytes(windows.targets);
+      targets = count * options.context;
+    }
+    for (std::size_t t = 0; t < sums.size(); ++t) {
+      sums[t] += options.stateful
+                     ? loss_of(engine, options.tiers[t], whole, options.context, outputs, report.forward_seconds)
+                     : loss_of(engine, options.tiers[t], windows, static_cast<std::size_t>(options.context), outputs,
+                               report.forward_seconds);
+      if (!std::isfinite(sums[t])) {
+        fail(ErrorKind::BadFile, "{}: tier {} gives a loss that is not finite in {} {} to {}", text.name(),
+             options.tiers[t].name, options.stateful ? "documents" : "windows", first, first + count - 1);
+      }
+      done += static_cast<double>(targets);
       progress.update(done, options.tiers[t].name);
     }
   }
@@ -117,6 +209,7 @@ PerplexityReport measure_perplexity(Engine& engine, const EvaluationText& text, 
                             .bits_per_byte = report.bytes > 0 ? sums[t] / (std::numbers::ln2 * report.bytes) : 0});
   }
   compare_with_full(report.tiers, options.full_parameters);
+  report.seconds = std::chrono::duration<double>(Clock::now() - start).count();
   return report;
 }
 
@@ -133,9 +226,13 @@ Json to_json(const PerplexityReport& report, const std::string& model, const Res
                        {"bits_per_byte", report.bytes > 0 ? Json(tier.bits_per_byte) : Json()}});
   }
   return {{"model", model},
-          {"protocol", report.disjoint ? "cross-domain" : "validation"},
+          {"protocol", report.stateful   ? "stateful"
+                       : report.disjoint ? "cross-domain"
+                                         : "validation"},
           {"context", report.context},
-          {"windows", report.windows},
+          {report.stateful ? "documents" : "windows", report.windows},
+          {"seconds", report.seconds},
+          {"forward_seconds", report.forward_seconds},
           {"results", std::move(results)},
           {"provenance", write_fields(provenance)}};
 }

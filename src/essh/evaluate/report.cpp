@@ -198,17 +198,33 @@ std::string frontier_section(const Frontier& frontier) {
   chart.panel_width = 560;
   out += fmt::format("</p>\n<div class=\"charts\"><figure class=\"wide\">{}</figure></div>\n", plot::to_svg(chart));
   Table table;
-  table.head({"tier", "parameters", "r", "file", "state", "window KV", "Δ nll", "perplexity", "bits/byte", "ms/token",
-              "prefill tok/s", "memory", ""});
+  std::vector<std::string> titles = {"tier",  "parameters", "r",         "file",     "state",         "window KV",
+                                     "Δ nll", "perplexity", "bits/byte", "ms/token", "prefill tok/s", "memory",
+                                     ""};
+  const auto qualities = frontier.quality_columns();
+  titles.insert(titles.end() - 1, qualities.begin(), qualities.end());
+  table.head(titles);
   const auto bytes = [](auto count) { return count > 0 ? format_bytes(static_cast<double>(count)) : "–"; };
   const auto known = [](double value, int digits) { return number(value > 0 ? value : kNotMeasured, digits); };
   for (const auto& p : frontier.points) {
-    table.row({frontier.label(p), format_count(static_cast<double>(p.parameters)), known(p.parameter_fraction, 3),
-               bytes(p.file_bytes), bytes(p.state_bytes), bytes(p.kv_bytes),
-               number(p.nll_difference.value_or(kNotMeasured), 4), known(p.perplexity, 3), known(p.bits_per_byte, 4),
-               known(p.latency.decode_ms, 3), known(p.latency.prefill_rate, 0), bytes(p.latency.resident_bytes),
-               p.dominated_by.empty() ? "" : "dominated by " + p.dominated_by},
-              "td", p.dominated_by.empty() ? "" : " class=\"dominated\"");
+    std::vector<std::string> cells = {frontier.label(p),
+                                      format_count(static_cast<double>(p.parameters)),
+                                      known(p.parameter_fraction, 3),
+                                      bytes(p.file_bytes),
+                                      bytes(p.state_bytes),
+                                      bytes(p.kv_bytes),
+                                      number(p.nll_difference.value_or(kNotMeasured), 4),
+                                      known(p.perplexity, 3),
+                                      known(p.bits_per_byte, 4),
+                                      known(p.latency.decode_ms, 3),
+                                      known(p.latency.prefill_rate, 0),
+                                      bytes(p.latency.resident_bytes),
+                                      p.dominated_by.empty() ? "" : "dominated by " + p.dominated_by};
+    for (const auto& name : qualities) {
+      const auto found = p.quality.find(name);
+      cells.insert(cells.end() - 1, number(found == p.quality.end() ? kNotMeasured : found->second, 4));
+    }
+    table.row(cells, "td", p.dominated_by.empty() ? "" : " class=\"dominated\"");
   }
   return out + table.html();
 }
