@@ -22,7 +22,8 @@ struct Options {
   serve::SchedulerOptions scheduler;
   serve::RequestLimits limits;
   DeviceOptions device;
-  bool bytes = false, force = false, check = false;
+  double max_latency_ms = 0;
+  bool bytes = false, force = false, check = false, reduce_named = false;
 };
 
 std::unique_ptr<Tokenizer> find_tokenizer(const Options& o, const fs::path& folder) {
@@ -104,6 +105,10 @@ void run(Options o) {
   const auto tokenizer = find_tokenizer(o, folder);
   api.chat = serve::choose_chat_template(o.chat, folder, *tokenizer);
   serve::Metrics metrics;
+  const auto levels = serve::reduced_tiers(engine.config(), find_tier(folder, engine.config(), o.tier));
+  serve::LatencyControl latency({.limit = 1e-3 * o.max_latency_ms}, levels.size());
+  if (o.max_latency_ms > 0) o.scheduler.latency = api.latency = &latency;
+  api.reduce_named = o.reduce_named;
   serve::Scheduler scheduler(engine, o.scheduler, metrics);
   const bool open = api.keys.empty();
   const auto name = api.name;
@@ -161,6 +166,17 @@ void add_serve(Verb& app) {
   add_number(*verb, "--max-connections", o->http.max_connections, "more are answered with 503", 1, 1 << 20)
       ->capture_default_str();
   add_number(*verb, "--io-threads", o->http.threads, "threads for connections", 1, 64)->capture_default_str();
+  add_number(*verb, "--max-latency", o->max_latency_ms,
+             "ms between tokens; under more load requests without a tier get smaller ones; 0: never", 0, 1e6)
+      ->capture_default_str();
+  verb->add_flag("--reduce-named", o->reduce_named, "--max-latency also reduces tiers that requests name");
+  add_number(*verb, "--header-timeout", o->http.header_seconds, "seconds for the head of a request", 0.01, 86400)
+      ->capture_default_str();
+  add_number(*verb, "--body-timeout", o->http.body_seconds, "seconds for the body of a request", 0.01, 86400)
+      ->capture_default_str();
+  add_number(*verb, "--keep-alive", o->http.keep_alive_seconds, "seconds between comments in a quiet stream", 0.01,
+             86400)
+      ->capture_default_str();
   add_number(*verb, "--idle-timeout", o->http.idle_seconds, "seconds a quiet connection stays open", 1, 86400)
       ->capture_default_str();
   add_number(*verb, "--stall-timeout", o->http.stall_seconds, "seconds a client may leave a reply unread", 1, 86400)

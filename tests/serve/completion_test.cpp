@@ -15,10 +15,11 @@ class Recorder : public Exchange {
   void send(HttpReply reply) override { replies.push_back(std::move(reply)); }
   void start_events() override { started = true; }
   void event(std::string text) override { events.push_back(std::move(text)); }
+  void comment(std::string text) override { comments.push_back(std::move(text)); }
   void end_events() override { ended = true; }
 
   std::vector<HttpReply> replies;
-  std::vector<std::string> events;
+  std::vector<std::string> events, comments;
   bool started = false, ended = false;
 };
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <ctime>
 #include <random>
 
@@ -59,6 +60,10 @@ bool equal_in_constant_time(const std::string& a, const std::string& b) {
   return difference == 0;
 }
 
+bool below(const Tier& a, const Tier& b) {
+  return a.capacity.channels <= b.capacity.channels && a.capacity.ffn <= b.capacity.ffn && a.capacity != b.capacity;
+}
+
 std::uint64_t random_number() {
   thread_local std::random_device device;
   return (static_cast<std::uint64_t>(device()) << 32) | device();
@@ -83,6 +88,15 @@ std::string percent_decoded(std::string_view text) {
 
 }  // namespace
 
+std::vector<Tier> reduced_tiers(const ModelConfig& config, const Tier& tier) {
+  std::vector<Tier> tiers = {tier};
+  for (const auto& one : tiers_of(config)) {
+    if (below(one, tier)) tiers.push_back(one);
+  }
+  std::ranges::sort(tiers, [](const Tier& a, const Tier& b) { return below(b, a); });
+  return tiers;
+}
+
 Api::Api(ApiOptions options, const Engine& engine, const Tokenizer& tokenizer, Scheduler& scheduler, Metrics& metrics)
     : options_(std::move(options)),
       engine_(engine),
@@ -91,6 +105,7 @@ Api::Api(ApiOptions options, const Engine& engine, const Tokenizer& tokenizer, S
       metrics_(metrics),
       default_tier_(find_tier(options_.folder, engine.config(), options_.tier)),
       tiers_(tiers_of(engine.config())),
+      levels_(reduced_tiers(engine.config(), default_tier_)),
       hash_(engine.model().hash()),
       frontier_(to_text(frontier_document(engine.config(), hash_, options_.frontier))),
       started_(std::time(nullptr)) {
@@ -253,6 +268,15 @@ Tier Api::tier_of(const std::string& model, bool run) {
   return tier;
 }
 
+std::pair<Tier, std::string> Api::reduced(const std::string& model, const Tier& asked) const {
+  if (!options_.latency || (!options_.reduce_named && !split_model_name(model).second.empty())) return {asked, ""};
+  const double now = std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+  const auto decision = options_.latency->decide(now);
+  const auto& tier = levels_[std::min(decision.level, levels_.size() - 1)];
+  if (!below(tier, asked)) return {asked, ""};
+  return {tier, decision.reason};
+}
+
 EncodedPrompt Api::encode(const Prompt& prompt, bool add_special_tokens) const {
   EncodedPrompt encoded;
   if (const auto* text = std::get_if<std::string>(&prompt)) {
@@ -293,7 +317,8 @@ void Api::generate(const HttpRequest& request, const std::shared_ptr<Exchange>& 
     throw HttpError(503, "the server is shutting down; send the request again", "", "shutting_down");
   const bool chat = request.path == "/v1/chat/completions";
   auto r = chat ? parse_chat(body_of(request), options_.limits) : parse_completion(body_of(request), options_.limits);
-  const auto tier = tier_of(r.model);
+  const auto asked = tier_of(r.model);
+  const auto [tier, reason] = reduced(r.model, asked);
   if (!r.seeded) r.sampling.seed = random_number();
   if (chat) r.stops.emplace_back(end_of_turn(options_.chat));
   // Clients with keys of their own do not see each other's prompts by how fast the answer comes.
@@ -302,7 +327,9 @@ void Api::generate(const HttpRequest& request, const std::shared_ptr<Exchange>& 
   ReplyHead head{.id = fmt::format("{}-{:016x}", chat ? "chatcmpl" : "cmpl", random_number()),
                  .model = options_.name + "@" + tier.name,
                  .fingerprint = fmt::format("essh-{}-{}", hash_.substr(0, 12), tier.name),
-                 .created = std::time(nullptr)};
+                 .created = std::time(nullptr),
+                 .asked_tier = asked.name,
+                 .reason = reason};
   // Names of capacities are the caller's words: a label of its own for each would let anybody fill the metrics.
   const bool named = std::ranges::any_of(tiers_, [&](const Tier& one) { return one.name == tier.name; });
   const auto completion = std::make_shared<Completion>(

@@ -21,7 +21,12 @@ struct ApiOptions {
   std::uint64_t max_body = 16u << 20;
   std::filesystem::path frontier = {};  // what `essh frontier --json` wrote, for the console; empty: none
   std::size_t max_capacities = 8;       // beside the named tiers: each is packed and stays in memory
+  LatencyControl* latency = nullptr;    // reduces the tier of requests that name none
+  bool reduce_named = false;            // of those that name one, too
 };
+
+// A tier and the named ones below it, from the largest to the smallest: the levels of LatencyControl.
+std::vector<Tier> reduced_tiers(const ModelConfig& config, const Tier& tier);
 
 // The endpoints. One model answers at any of its capacities.
 class Api : public Handler {
@@ -53,6 +58,8 @@ class Api : public Handler {
   EncodedPrompt encode(const Prompt& prompt, bool add_special_tokens) const;
   // Throws 404. Fails for a capacity too many if the model is to `run` at it.
   Tier tier_of(const std::string& model, bool run = true);
+  // The tier under the present load, with the reason if it is another.
+  std::pair<Tier, std::string> reduced(const std::string& model, const Tier& asked) const;
   Json describe(const std::string& id, const Tier& tier) const;
   Json body_of(const HttpRequest& request) const;
 
@@ -62,7 +69,7 @@ class Api : public Handler {
   Scheduler& scheduler_;
   Metrics& metrics_;
   Tier default_tier_;
-  std::vector<Tier> tiers_;
+  std::vector<Tier> tiers_, levels_;
   std::vector<std::string> key_hashes_;
   std::string hash_, frontier_;
   std::int64_t started_;

@@ -72,13 +72,18 @@ Completion::Completion(GenerationRequest request, std::vector<EncodedPrompt> pro
   for (std::size_t i = 0; i < open_; ++i) {
     choices_.push_back({.decoder = StreamDecoder(tokenizer), .stops = StopStrings(request_.stops)});
   }
-  const Json fixed = {{"id", head_.id},
-                      {"object", request_.chat ? "chat.completion.chunk" : "text_completion"},
-                      {"created", head_.created},
-                      {"model", head_.model},
-                      {"system_fingerprint", head_.fingerprint}};
-  chunk_head_ = to_text(fixed);
+  chunk_head_ = to_text(reply_head(request_.chat ? "chat.completion.chunk" : "text_completion"));
   chunk_head_.pop_back();
+}
+
+Json Completion::reply_head(const char* object) const {
+  Json head = {{"id", head_.id},
+               {"object", object},
+               {"created", head_.created},
+               {"model", head_.model},
+               {"system_fingerprint", head_.fingerprint}};
+  if (!head_.reason.empty()) head["essh"] = {{"asked_tier", head_.asked_tier}, {"reason", head_.reason}};
+  return head;
 }
 
 Job Completion::job(Tier tier, std::shared_ptr<Listener> self) const {
@@ -119,6 +124,10 @@ std::string Completion::chunk(const std::string& choices, const Json& usage) con
 
 void Completion::prompt_cached(std::size_t, std::size_t tokens) {
   cached_ += tokens;
+}
+
+void Completion::prompt_progress(std::size_t prompt, std::size_t tokens) {
+  if (request_.stream) exchange_->comment(fmt::format("prompt {}/{}", tokens, prompts_[prompt].tokens.size()));
 }
 
 void Completion::prompt_scored(std::size_t prompt, std::span<const Scored> scored) {
@@ -206,13 +215,9 @@ void Completion::finish() {
     entry["finish_reason"] = choice.finish;
     choices.push_back(std::move(entry));
   }
-  const Json body = {{"id", head_.id},
-                     {"object", request_.chat ? "chat.completion" : "text_completion"},
-                     {"created", head_.created},
-                     {"model", head_.model},
-                     {"system_fingerprint", head_.fingerprint},
-                     {"choices", std::move(choices)},
-                     {"usage", usage()}};
+  auto body = reply_head(request_.chat ? "chat.completion" : "text_completion");
+  body["choices"] = std::move(choices);
+  body["usage"] = usage();
   exchange_->send({.body = to_text(body)});
 }
 

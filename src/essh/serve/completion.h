@@ -20,6 +20,7 @@ std::string token_name(const Tokenizer& tokenizer, TokenId id, bool as_id = fals
 struct ReplyHead {
   std::string id = {}, model = {}, fingerprint = {};
   std::int64_t created = 0;
+  std::string asked_tier = {}, reason = {};  // where a smaller tier answers than was asked for
 };
 
 // A prompt as it is fed and as `echo` shows it.
@@ -42,6 +43,7 @@ class Completion : public Listener {
   bool gone() const override { return exchange_->gone(); }
   void accepted() override;
   void prompt_cached(std::size_t prompt, std::size_t tokens) override;
+  void prompt_progress(std::size_t prompt, std::size_t tokens) override;
   void prompt_scored(std::size_t prompt, std::span<const Scored> scored) override;
   bool token(std::size_t text, TokenId token, bool shown, const Scored* scored) override;
   void ended(std::size_t text, Finish finish) override;
@@ -70,6 +72,7 @@ class Completion : public Listener {
   void finish();
   Json logprobs(const Logs& logs) const;
   Json usage() const;
+  Json reply_head(const char* object) const;
   std::string chunk(const std::string& choices, const Json& usage) const;
 
   GenerationRequest request_;

@@ -141,4 +141,8 @@ std::string format_event(std::string_view text) {
   return fmt::format("data: {}\n\n", text);
 }
 
+std::string format_comment(std::string_view text) {
+  return fmt::format(": {}\n\n", text);
+}
+
 }  // namespace essh::serve

@@ -52,8 +52,9 @@ std::string format_event_head(bool chunked);
 // Bytes of a stream as one chunk of a chunked transfer.
 std::string format_chunk(std::string_view bytes);
 inline constexpr std::string_view kLastChunk = "0\r\n\r\n";
-// "data: TEXT\n\n"; the text has no line breaks.
+// "data: TEXT\n\n" and ": TEXT\n\n"; the text has no line breaks.
 std::string format_event(std::string_view text);
+std::string format_comment(std::string_view text);
 
 // The answer to one request: one reply, or a stream of events. May be called from any thread. Once the client is gone
 // nothing is sent.
@@ -64,6 +65,8 @@ class Exchange {
   virtual void send(HttpReply reply) = 0;
   virtual void start_events() = 0;
   virtual void event(std::string text) = 0;
+  // A line of a stream that clients pass over.
+  virtual void comment(std::string text) = 0;
   virtual void end_events() = 0;
 
   bool gone() const { return gone_.load(std::memory_order_relaxed); }

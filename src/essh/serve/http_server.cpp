@@ -82,11 +82,14 @@ class ConnectionExchange : public Exchange, public std::enable_shared_from_this<
   explicit ConnectionExchange(std::shared_ptr<Connection> connection) : connection_(std::move(connection)) {}
   void send(HttpReply reply) override;
   void start_events() override;
-  void event(std::string text) override;
+  void event(std::string text) override { stream(format_event(text)); }
+  void comment(std::string text) override { stream(format_comment(text)); }
   void end_events() override;
   void leave() { gone_ = true; }
 
  private:
+  void stream(std::string bytes);
+
   std::shared_ptr<Connection> connection_;
 };
 
@@ -323,7 +326,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void keep_alive() {
     arm(shared_.options.keep_alive_seconds, [this] {
       if (!streaming_) return;
-      const std::string comment = ": keep-alive\n\n";
+      const auto comment = format_comment("keep-alive");
       if (!writing_) write(chunked_ ? format_chunk(comment) : comment);
       keep_alive();
     });
@@ -365,9 +368,8 @@ void ConnectionExchange::start_events() {
   asio::post(connection_->executor(), [self = shared_from_this()] { self->connection_->start_events(self); });
 }
 
-void ConnectionExchange::event(std::string text) {
+void ConnectionExchange::stream(std::string bytes) {
   if (gone()) return;
-  auto bytes = format_event(text);
   if (!connection_->may_queue(bytes.size())) {
     leave();
     asio::post(connection_->executor(), [self = shared_from_this()] { self->connection_->close(); });
@@ -382,22 +384,19 @@ void ConnectionExchange::end_events() {
   asio::post(connection_->executor(), [self = shared_from_this()] { self->connection_->end_events(self); });
 }
 
-// As many files as the system lets this process have: each client is one.
-void raise_file_limit() {
-  struct rlimit limit {};
-  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
-  limit.rlim_cur = limit.rlim_max;
-  ::setrlimit(RLIMIT_NOFILE, &limit);
-}
-
 class Server {
  public:
   Server(const HttpOptions& options, Handler& handler)
       : options_(options), shared_{options, handler, workers_}, signals_(strand_, SIGINT, SIGTERM) {}
 
-  void run(const std::function<void(int)>& listening) {
+  void run(const std::function<void(int)>& listening, const std::stop_token& stop) {
     raise_file_limit();
     listen();
+    const std::stop_callback stopping(stop, [this] {
+      asio::post(strand_, [this] {
+        if (!shared_.draining) drain();
+      });
+    });
     listening(acceptor_.local_endpoint().port());
     accept();
     watch();
@@ -535,13 +534,21 @@ class Server {
 
 }  // namespace
 
+void raise_file_limit() {
+  struct rlimit limit {};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  limit.rlim_cur = limit.rlim_max;
+  ::setrlimit(RLIMIT_NOFILE, &limit);
+}
+
 bool can_serve() {
   return true;
 }
 
-void serve_http(const HttpOptions& options, Handler& handler, const std::function<void(int)>& listening) {
+void serve_http(const HttpOptions& options, Handler& handler, const std::function<void(int)>& listening,
+                const std::stop_token& stop) {
   Server server(options, handler);
-  server.run(listening);
+  server.run(listening, stop);
   if (handler.broken()) fail(ErrorKind::Device, "the device failed while serving; see the messages above");
 }
 
@@ -549,11 +556,13 @@ void serve_http(const HttpOptions& options, Handler& handler, const std::functio
 #else
 namespace essh::serve {
 
+void raise_file_limit() {}
+
 bool can_serve() {
   return false;
 }
 
-void serve_http(const HttpOptions&, Handler&, const std::function<void(int)>&) {
+void serve_http(const HttpOptions&, Handler&, const std::function<void(int)>&, const std::stop_token&) {
   fail(ErrorKind::Unsupported, "this build cannot serve; install Boost 1.74 or later (libboost-dev) and build again");
 }
 

@@ -4,6 +4,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <stop_token>
 #include <string>
 
 #include "essh/serve/http.h"
@@ -47,9 +48,13 @@ struct HttpOptions {
   double keep_alive_seconds = 15;  // a comment in a stream that has nothing to say
 };
 
-// Serves until SIGINT or SIGTERM: then new work is refused, running work has `drain_seconds` to end. A second signal
-// ends at once. `listening` is told the port.
-void serve_http(const HttpOptions& options, Handler& handler, const std::function<void(int)>& listening);
+// Serves until SIGINT, SIGTERM or `stop`: then new work is refused, running work has `drain_seconds` to end. A second
+// signal ends at once. `listening` is told the port.
+void serve_http(const HttpOptions& options, Handler& handler, const std::function<void(int)>& listening,
+                const std::stop_token& stop = {});
+
+// As many files as the system lets this process have: each connection is one.
+void raise_file_limit();
 
 // Boost.Beast was there when this was built.
 bool can_serve();

@@ -303,7 +303,9 @@ void Scheduler::step() {
     text->turn = steps_;
   }
   if (chunks.empty()) return;
+  longest_gap_ = 0;
   try {
+    if (options_.before_step) options_.before_step();
     engine_.run(chunks, outputs_);
   } catch (const std::exception& error) {
     log::warn("serve: a step of {} texts failed: {}", chunks.size(), error.what());
@@ -318,6 +320,10 @@ void Scheduler::step() {
     auto& text = *owners[i];
     if (text.active->over) continue;
     guarded(*text.active, [&] { take(text, chunks[i].tokens.size(), outputs_.entries[i]); });
+  }
+  if (options_.latency && longest_gap_ > 0) {
+    const double now = std::chrono::duration<double>(Clock::now().time_since_epoch()).count();
+    options_.latency->observe(now, longest_gap_, std::ssize(waiting_));
   }
 }
 
@@ -336,7 +342,7 @@ void Scheduler::take(Text& text, std::size_t fed, const Outputs::Entry& entry) {
   }
   text.fed += fed;
   metrics_.prompt_tokens(static_cast<std::int64_t>(fed), 0);
-  if (!text.prompted()) return;
+  if (!text.prompted()) return job.listener->prompt_progress(text.prompt, text.fed);
   metrics_.observe(Metrics::Prompt, seconds_since(text.since));
   std::span<const float> logits;
   if (job.max_tokens > 0) logits = row(entry.logits.rows - 1);
@@ -389,7 +395,9 @@ void Scheduler::draw(Text& text, std::span<const float> logits) {
   ++text.made;
   metrics_.generated_tokens(1);
   if (text.made > 1) {
-    metrics_.observe(Metrics::BetweenTokens, seconds_since(text.since));
+    const double gap = seconds_since(text.since);
+    longest_gap_ = std::max(longest_gap_, gap);
+    metrics_.observe(Metrics::BetweenTokens, gap);
   } else if (!std::exchange(active.drawn, true)) {
     metrics_.observe(Metrics::FirstToken, seconds_since(active.arrived));
   }

@@ -1,6 +1,7 @@
 #pragma once
 #include <atomic>
 #include <condition_variable>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <span>
@@ -10,6 +11,7 @@
 
 #include "essh/decode/engine.h"
 #include "essh/serve/http.h"
+#include "essh/serve/latency_control.h"
 #include "essh/serve/metrics.h"
 #include "essh/serve/prefix_cache.h"
 #include "essh/text/tokenizer.h"
@@ -39,6 +41,8 @@ class Listener {
   virtual void accepted() = 0;
   // Tokens of a prompt whose state was known.
   virtual void prompt_cached(std::size_t prompt, std::size_t tokens) = 0;
+  // Tokens of a prompt that have been taken in, with more to come.
+  virtual void prompt_progress(std::size_t prompt, std::size_t tokens) = 0;
   // Tokens of a prompt from its second on, piece by piece in their order.
   virtual void prompt_scored(std::size_t prompt, std::span<const Scored> scored) = 0;
   // A drawn token; `shown` is false for the end of text. Returns false when the text is complete.
@@ -71,6 +75,8 @@ struct SchedulerOptions {
   std::int64_t max_queued_tokens = std::int64_t{1} << 24;  // of the prompts of all jobs
   std::int64_t prompt_piece = 0;                           // prompt tokens of one step; 0: the engine's own piece
   std::size_t cache_bytes = 0;                             // of the prefix cache; 0: none
+  LatencyControl* latency = nullptr;                       // is told what every step took
+  std::function<void()> before_step = nullptr;             // for tests: an exception is one of the step
 };
 
 // Continuous batching: one thread steps the engine. Every step advances all texts that draw by a token and takes in one
@@ -130,6 +136,7 @@ class Scheduler {
   PrefixCache cache_;
   Outputs outputs_;
   std::uint64_t steps_ = 0;
+  double longest_gap_ = 0;  // between two tokens of a text, in this step
 
   std::atomic<std::int64_t> load_{0}, queued_tokens_{0}, held_{0}, state_bytes_{0}, cache_bytes_{0};
   std::atomic<bool> draining_{false}, broken_{false};
