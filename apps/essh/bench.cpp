@@ -186,7 +186,7 @@ void print_profile(const std::vector<ProfiledScope::Line>& lines) {
 }
 
 void add_bench(Verb& app) {
-  auto* verb = app.add_subcommand("bench", "speed of training, prompts and decoding on this machine");
+  auto* verb = app.add_subcommand("bench", "speed of training, prompts, decoding and serving on this machine");
   verb->require_subcommand(1);
   verb->footer("Example: essh bench train 370m --device cuda --profile");
   const auto presets = fmt::format("one of {}", fmt::join(preset_names(), ", "));
@@ -225,6 +225,7 @@ void add_bench(Verb& app) {
     kind->footer("Example: essh bench prefill 1.5b --device cuda --lengths 2048,8192,32768,131072");
   }
   add_bench_decode(*verb);
+  add_bench_serve(*verb);
 }
 
 }  // namespace essh::verbs

@@ -17,5 +17,6 @@ Json bench_provenance(const std::string& name, const StoredModel& model, std::ui
 void print_profile(const std::vector<ProfiledScope::Line>& lines);
 
 void add_bench_decode(Verb& verb);
+void add_bench_serve(Verb& verb);
 
 }  // namespace essh::verbs
