@@ -6,6 +6,7 @@
 #include <sys/resource.h>
 
 #include <boost/asio/bind_executor.hpp>
+#include <boost/asio/dispatch.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/post.hpp>
@@ -20,6 +21,7 @@
 #include <boost/beast/http/string_body.hpp>
 #include <chrono>
 #include <csignal>
+#include <deque>
 #include <mutex>
 #include <thread>
 #include <unordered_set>
@@ -44,12 +46,31 @@ std::chrono::steady_clock::duration seconds(double count) {
 }
 
 class Connection;
+class ConnectionExchange;
+
+// A step of the engine has news for every stream at once. They are handed to their connections a few at a time, so that
+// whatever else arrives, GET /health say, waits for a few of them and not for all.
+class Outgoing {
+ public:
+  explicit Outgoing(asio::io_context& io) : io_(io) {}
+  void add(std::shared_ptr<ConnectionExchange> exchange);
+
+ private:
+  static constexpr int kAtOnce = 32;
+  void hand_out();
+
+  asio::io_context& io_;
+  std::mutex mutex_;
+  std::deque<std::shared_ptr<ConnectionExchange>> waiting_;
+  bool running_ = false;
+};
 
 // What all connections share.
 struct Shared {
   const HttpOptions& options;
   Handler& handler;
   asio::thread_pool& workers;
+  Outgoing& outgoing;
   std::atomic<std::uint64_t> bodies{0};
   std::atomic<bool> draining{false};
   std::mutex mutex = {};
@@ -79,18 +100,53 @@ class BodyRoom {
 // One request of a connection and the way back.
 class ConnectionExchange : public Exchange, public std::enable_shared_from_this<ConnectionExchange> {
  public:
-  explicit ConnectionExchange(std::shared_ptr<Connection> connection) : connection_(std::move(connection)) {}
-  void send(HttpReply reply) override;
-  void start_events() override;
+  ConnectionExchange(std::shared_ptr<Connection> connection, Outgoing& outgoing)
+      : connection_(std::move(connection)), outgoing_(outgoing) {}
+  void send(HttpReply reply) override {
+    put([&](News& news) { news.reply = std::move(reply); });
+  }
+  void start_events() override {
+    put([](News& news) { news.started = true; });
+  }
   void event(std::string text) override { stream(format_event(text)); }
   void comment(std::string text) override { stream(format_comment(text)); }
-  void end_events() override;
+  void end_events() override {
+    put([](News& news) { news.ended = true; });
+  }
   void leave() { gone_ = true; }
+
+  // What the connection has not heard yet.
+  struct News {
+    std::optional<HttpReply> reply = {};
+    std::string bytes = {};
+    bool started = false, ended = false;
+  };
+  News take() {
+    const std::lock_guard lock(mutex_);
+    queued_ = false;
+    return std::exchange(news_, {});
+  }
+  // Tells the connection, on its strand.
+  void deliver();
 
  private:
   void stream(std::string bytes);
+  template <class Change>
+  void put(const Change& change) {
+    if (gone()) return;
+    {
+      const std::lock_guard lock(mutex_);
+      change(news_);
+      if (std::exchange(queued_, true)) return;
+    }
+    outgoing_.add(shared_from_this());
+  }
 
   std::shared_ptr<Connection> connection_;
+  Outgoing& outgoing_;
+  std::mutex mutex_;
+  News news_;
+  bool queued_ = false;
 };
 
 // A client. All members but the atomic ones belong to its strand. While a request is answered one read stays under way,
@@ -128,33 +184,27 @@ class Connection : public std::enable_shared_from_this<Connection> {
     });
   }
 
-  void send(const std::shared_ptr<ConnectionExchange>& exchange, const HttpReply& reply) {
+  void hear(const std::shared_ptr<ConnectionExchange>& exchange) {
+    const auto news = exchange->take();
+    unread_ -= news.bytes.size();
     if (exchange != exchange_) return;
-    close_after_ = close_after_ || shared_.draining;
-    exchange_.reset();
-    write(format_reply(reply, !close_after_, head_only_));
-  }
-
-  void start_events(const std::shared_ptr<ConnectionExchange>& exchange) {
-    if (exchange != exchange_) return;
-    streaming_ = true;
-    close_after_ = close_after_ || !chunked_;
-    write(format_event_head(chunked_));
-    keep_alive();
-  }
-
-  void stream(const std::shared_ptr<ConnectionExchange>& exchange, const std::string& bytes) {
-    unread_ -= bytes.size();
-    if (exchange != exchange_ || !streaming_) return;
-    write(chunked_ ? format_chunk(bytes) : bytes);
-  }
-
-  void end_events(const std::shared_ptr<ConnectionExchange>& exchange) {
-    if (exchange != exchange_) return;
-    streaming_ = false;
-    close_after_ = close_after_ || shared_.draining;
-    exchange_.reset();
-    write(chunked_ ? std::string(kLastChunk) : std::string());
+    std::string bytes;
+    if (news.started) {
+      streaming_ = true;
+      close_after_ = close_after_ || !chunked_;
+      bytes += format_event_head(chunked_);
+      keep_alive();
+    }
+    if (streaming_ && !news.bytes.empty()) bytes += chunked_ ? format_chunk(news.bytes) : news.bytes;
+    const bool over = news.ended || news.reply;
+    if (over) {
+      close_after_ = close_after_ || shared_.draining;
+      exchange_.reset();
+    }
+    if (streaming_ && news.ended && chunked_) bytes += kLastChunk;
+    if (news.reply) bytes += format_reply(*news.reply, !close_after_, head_only_);
+    if (over) streaming_ = false;
+    if (over || !bytes.empty()) write(bytes);
   }
 
   void close() {
@@ -237,7 +287,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
     timer_.cancel();
     request_.body = std::move(parser_->get().body());
     parser_.reset();
-    exchange_ = std::make_shared<ConnectionExchange>(shared_from_this());
+    exchange_ = std::make_shared<ConnectionExchange>(shared_from_this(), shared_.outgoing);
     if (shared_.handler.quick(request_)) {
       shared_.handler.handle(std::move(request_), exchange_);
     } else {
@@ -357,15 +407,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
   bool streaming_ = false, ending_ = false;
 };
 
-void ConnectionExchange::send(HttpReply reply) {
-  if (gone()) return;
-  asio::post(connection_->executor(),
-             [self = shared_from_this(), reply = std::move(reply)] { self->connection_->send(self, reply); });
-}
-
-void ConnectionExchange::start_events() {
-  if (gone()) return;
-  asio::post(connection_->executor(), [self = shared_from_this()] { self->connection_->start_events(self); });
+void ConnectionExchange::deliver() {
+  asio::dispatch(connection_->executor(), [self = shared_from_this()] { self->connection_->hear(self); });
 }
 
 void ConnectionExchange::stream(std::string bytes) {
@@ -375,19 +418,41 @@ void ConnectionExchange::stream(std::string bytes) {
     asio::post(connection_->executor(), [self = shared_from_this()] { self->connection_->close(); });
     return;
   }
-  asio::post(connection_->executor(),
-             [self = shared_from_this(), bytes = std::move(bytes)] { self->connection_->stream(self, bytes); });
+  put([&](News& news) { news.bytes += bytes; });
 }
 
-void ConnectionExchange::end_events() {
-  if (gone()) return;
-  asio::post(connection_->executor(), [self = shared_from_this()] { self->connection_->end_events(self); });
+void Outgoing::add(std::shared_ptr<ConnectionExchange> exchange) {
+  {
+    const std::lock_guard lock(mutex_);
+    waiting_.push_back(std::move(exchange));
+    if (std::exchange(running_, true)) return;
+  }
+  asio::post(io_, [this] { hand_out(); });
+}
+
+void Outgoing::hand_out() {
+  for (int i = 0; i < kAtOnce; ++i) {
+    std::shared_ptr<ConnectionExchange> next;
+    {
+      const std::lock_guard lock(mutex_);
+      running_ = !waiting_.empty();
+      if (!running_) return;
+      next = std::move(waiting_.front());
+      waiting_.pop_front();
+    }
+    try {
+      next->deliver();
+    } catch (const std::exception& error) {
+      log::warn("serve: a reply was lost: {}", error.what());
+    }
+  }
+  asio::post(io_, [this] { hand_out(); });
 }
 
 class Server {
  public:
   Server(const HttpOptions& options, Handler& handler)
-      : options_(options), shared_{options, handler, workers_}, signals_(strand_, SIGINT, SIGTERM) {}
+      : options_(options), shared_{options, handler, workers_, outgoing_}, signals_(strand_, SIGINT, SIGTERM) {}
 
   void run(const std::function<void(int)>& listening, const std::stop_token& stop) {
     raise_file_limit();
@@ -523,6 +588,7 @@ class Server {
   asio::thread_pool workers_{2};
   Shared shared_;
   asio::io_context io_;
+  Outgoing outgoing_{io_};
   // What the server itself does, one thing at a time.
   asio::strand<asio::io_context::executor_type> strand_ = asio::make_strand(io_);
   tcp::acceptor acceptor_{strand_};

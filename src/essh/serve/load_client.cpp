@@ -175,7 +175,7 @@ class Requester : public std::enable_shared_from_this<Requester> {
     reader_.reset();
     events_ = 0;
     const auto draw = static_cast<double>(load_.rng.next64() >> 11) * 0x1p-53;
-    cancel_at_ = draw >= load_.options.cancel ? -1 : static_cast<int>(load_.rng.below(2));
+    cancel_at_ = draw >= load_.options.cancel ? -1 : load_.options.stream ? static_cast<int>(load_.rng.below(2)) : 0;
     bytes_ = load_.request();
     if (socket_.is_open()) return send();
     asio::async_connect(socket_, load_.endpoints, [self = shared_from_this()](Code code, const tcp::endpoint&) {
