@@ -16,7 +16,7 @@ namespace fs = std::filesystem;
 
 struct Options {
   std::string model, name, tier = "full", tokenizer, key_file, chat = "auto", frontier, max_body = "16MiB",
-                           cache = "256MiB";
+                           cache = "256MiB", states, state_quota = "1GiB";
   std::vector<std::string> keys, hosts;
   serve::HttpOptions http;
   serve::SchedulerOptions scheduler;
@@ -109,6 +109,15 @@ void run(Options o) {
   serve::LatencyControl latency({.limit = 1e-3 * o.max_latency_ms}, levels.size());
   if (o.max_latency_ms > 0) o.scheduler.latency = api.latency = &latency;
   api.reduce_named = o.reduce_named;
+  std::unique_ptr<serve::StateStore> states;
+  if (!o.states.empty()) {
+    states = std::make_unique<serve::StateStore>(
+        serve::StateStoreOptions{.folder = o.states,
+                                 .quota = parse_bytes(o.state_quota, "--state-quota"),
+                                 .model = engine.model().hash(),
+                                 .precision = engine.precision() == Precision::BFloat16 ? "bfloat16" : "float32"});
+    api.states = states.get();
+  }
   serve::Scheduler scheduler(engine, o.scheduler, metrics);
   const bool open = api.keys.empty();
   const auto name = api.name;
@@ -166,6 +175,8 @@ void add_serve(Verb& app) {
   add_number(*verb, "--max-connections", o->http.max_connections, "more are answered with 503", 1, 1 << 20)
       ->capture_default_str();
   add_number(*verb, "--io-threads", o->http.threads, "threads for connections", 1, 64)->capture_default_str();
+  verb->add_option("--allow-states", o->states, "clients may save states, as files of this folder");
+  verb->add_option("--state-quota", o->state_quota, "most bytes of saved states")->capture_default_str();
   add_number(*verb, "--max-latency", o->max_latency_ms,
              "ms between tokens; under more load requests without a tier get smaller ones; 0: never", 0, 1e6)
       ->capture_default_str();

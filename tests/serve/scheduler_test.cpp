@@ -23,6 +23,7 @@ class Recording : public Listener {
     if (tokens.size() == leave_after_) gone_ = true;
     return true;
   }
+  void kept(SavedState) override {}
   void ended(std::size_t, Finish) override { done_.set_value(); }
   void failed(const HttpError& error) override {
     status = error.status();

@@ -17,7 +17,7 @@
 namespace essh::serve {
 namespace {
 
-constexpr std::string_view kModel = "/v1/models/";
+constexpr std::string_view kModel = "/v1/models/", kState = "/v1/states/";
 
 struct Route {
   std::string_view path, method;
@@ -36,8 +36,9 @@ const Route* find_route(std::string_view path) {
   for (const auto& route : kRoutes) {
     if (route.path == path) return &route;
   }
-  static constexpr Route kOneModel{"/v1/models", "GET"}, kConsole{"/", "GET"};
+  static constexpr Route kOneModel{"/v1/models", "GET"}, kConsole{"/", "GET"}, kOneState{"/v1/states", "DELETE"};
   if (is_console(path)) return &kConsole;
+  if (path.starts_with(kState)) return &kOneState;
   return path.starts_with(kModel) && path.size() > kModel.size() ? &kOneModel : nullptr;
 }
 
@@ -183,6 +184,7 @@ HttpReply Api::answer(const HttpRequest& request) {
   if (is_console(request.path)) return console_reply(request);
   if (request.path == "/tokenize") return tokenize(request);
   if (request.path == "/detokenize") return detokenize(request);
+  if (request.path.starts_with(kState)) return delete_state(request);
   return model(percent_decoded(std::string_view(request.path).substr(kModel.size())));
 }
 
@@ -257,15 +259,17 @@ Tier Api::tier_of(const std::string& model, bool run) {
   } catch (const Error& error) {
     throw unknown(error.what());
   }
-  if (!run) return tier;
-  const std::lock_guard lock(mutex_);
-  if (std::ranges::find(capacities_, tier.capacity) == capacities_.end()) {
-    if (capacities_.size() >= options_.max_capacities)
-      throw HttpError(400, "this server already holds as many other capacities as it may; name a tier", "model",
-                      "too_many_capacities");
-    capacities_.push_back(tier.capacity);
-  }
+  if (run) admit(tier.capacity);
   return tier;
+}
+
+void Api::admit(Capacity capacity) {
+  const std::lock_guard lock(mutex_);
+  if (std::ranges::find(capacities_, capacity) != capacities_.end()) return;
+  if (capacities_.size() >= options_.max_capacities)
+    throw HttpError(400, "this server already holds as many other capacities as it may; name a tier", "model",
+                    "too_many_capacities");
+  capacities_.push_back(capacity);
 }
 
 std::pair<Tier, std::string> Api::reduced(const std::string& model, const Tier& asked) const {
@@ -275,6 +279,35 @@ std::pair<Tier, std::string> Api::reduced(const std::string& model, const Tier& 
   const auto& tier = levels_[std::min(decision.level, levels_.size() - 1)];
   if (!below(tier, asked)) return {asked, ""};
   return {tier, decision.reason};
+}
+
+std::string Api::owner_of(const HttpRequest& request) const {
+  return key_hashes_.empty() ? "" : sha256_of_text(request.authorization);
+}
+
+HttpReply Api::delete_state(const HttpRequest& request) {
+  if (!options_.states) throw HttpError(404, "this server keeps no states", "", "states_not_allowed");
+  options_.states->remove(request.path.substr(kState.size()), owner_of(request));
+  return {.body = R"({"deleted":true})"};
+}
+
+std::shared_ptr<const SavedState> Api::find_state(const GenerationRequest& request, const std::string& owner,
+                                                  Tier& tier) {
+  if (request.state.empty() && !request.save_state) return nullptr;
+  const char* const param = request.state.empty() ? "save_state" : "state";
+  if (!options_.states)
+    throw HttpError(400, "this server keeps no states; its operator allows them with --allow-states", param,
+                    "states_not_allowed");
+  if (request.save_state && options_.states->full())
+    throw HttpError(429, "the states of this server have used up their quota; delete some", "save_state",
+                    "state_quota_exceeded");
+  if (request.state.empty()) return nullptr;
+  auto saved = std::make_shared<SavedState>(options_.states->load(request.state, owner));
+  if (!split_model_name(request.model).second.empty() && tier.capacity != saved->tier.capacity)
+    throw HttpError(409, "the state is of another tier; name that one or none", "state", "state_of_other_tier");
+  tier = saved->tier;
+  admit(tier.capacity);
+  return saved;
 }
 
 EncodedPrompt Api::encode(const Prompt& prompt, bool add_special_tokens) const {
@@ -317,13 +350,20 @@ void Api::generate(const HttpRequest& request, const std::shared_ptr<Exchange>& 
     throw HttpError(503, "the server is shutting down; send the request again", "", "shutting_down");
   const bool chat = request.path == "/v1/chat/completions";
   auto r = chat ? parse_chat(body_of(request), options_.limits) : parse_completion(body_of(request), options_.limits);
-  const auto asked = tier_of(r.model);
-  const auto [tier, reason] = reduced(r.model, asked);
-  if (!r.seeded) r.sampling.seed = random_number();
+  auto asked = tier_of(r.model);
+  const auto saved = find_state(r, owner_of(request), asked);
+  const auto [tier, reason] = saved ? std::pair(asked, std::string()) : reduced(r.model, asked);
+  if (!r.seeded) r.sampling.seed = saved ? saved->sampler.seed : random_number();
   if (chat) r.stops.emplace_back(end_of_turn(options_.chat));
   // Clients with keys of their own do not see each other's prompts by how fast the answer comes.
   if (!key_hashes_.empty()) r.cache_salt = fmt::format("{}\n{}", r.cache_salt, sha256_of_text(request.authorization));
   auto prompts = encode(r);
+  if (saved) {
+    // An empty prompt has a beginning of text otherwise; here the text has begun.
+    if (!chat && r.prompts[0] == Prompt(std::string())) prompts[0].tokens.clear();
+    prompts[0].tokens.insert(prompts[0].tokens.begin(), saved->pending.begin(), saved->pending.end());
+    if (prompts[0].tokens.empty()) throw HttpError(400, "prompt: nothing follows the state", "prompt", "invalid_value");
+  }
   ReplyHead head{.id = fmt::format("{}-{:016x}", chat ? "chatcmpl" : "cmpl", random_number()),
                  .model = options_.name + "@" + tier.name,
                  .fingerprint = fmt::format("essh-{}-{}", hash_.substr(0, 12), tier.name),
@@ -337,7 +377,10 @@ void Api::generate(const HttpRequest& request, const std::shared_ptr<Exchange>& 
       [this, path = request.path, label = named || tier.name == "full" ? tier.name : std::string("other")](int status) {
         metrics_.answered(path, status, label);
       });
-  scheduler_.submit(completion->job(tier, completion));
+  if (options_.states) completion->keep_in(*options_.states, owner_of(request));
+  auto job = completion->job(tier, completion);
+  job.from = saved;
+  scheduler_.submit(std::move(job));
 }
 
 }  // namespace essh::serve

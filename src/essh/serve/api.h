@@ -23,6 +23,7 @@ struct ApiOptions {
   std::size_t max_capacities = 8;       // beside the named tiers: each is packed and stays in memory
   LatencyControl* latency = nullptr;    // reduces the tier of requests that name none
   bool reduce_named = false;            // of those that name one, too
+  StateStore* states = nullptr;         // none: clients may not save states
 };
 
 // A tier and the named ones below it, from the largest to the smallest: the levels of LatencyControl.
@@ -40,7 +41,10 @@ class Api : public Handler {
   HttpReply malformed(int status, const std::string& message) override;
   void drain() override { scheduler_.drain(); }
   bool idle() const override { return scheduler_.idle(); }
-  void stop() override { scheduler_.stop(); }
+  void stop() override {
+    scheduler_.stop();
+    if (options_.states) options_.states->stop();
+  }
   bool broken() const override { return scheduler_.broken(); }
 
  private:
@@ -52,12 +56,18 @@ class Api : public Handler {
   HttpReply tokenizer_info() const;
   HttpReply tokenize(const HttpRequest& request) const;
   HttpReply detokenize(const HttpRequest& request) const;
+  HttpReply delete_state(const HttpRequest& request);
+  // The state that a request goes on from, and the tier with it.
+  std::shared_ptr<const SavedState> find_state(const GenerationRequest& request, const std::string& owner, Tier& tier);
+  std::string owner_of(const HttpRequest& request) const;
   HttpReply answer(const HttpRequest& request);
   void generate(const HttpRequest& request, const std::shared_ptr<Exchange>& exchange);
   std::vector<EncodedPrompt> encode(const GenerationRequest& request) const;
   EncodedPrompt encode(const Prompt& prompt, bool add_special_tokens) const;
   // Throws 404. Fails for a capacity too many if the model is to `run` at it.
   Tier tier_of(const std::string& model, bool run = true);
+  // Refuses more capacities than may be packed.
+  void admit(Capacity capacity);
   // The tier under the present load, with the reason if it is another.
   std::pair<Tier, std::string> reduced(const std::string& model, const Tier& asked) const;
   Json describe(const std::string& id, const Tier& tier) const;

@@ -83,6 +83,7 @@ Json Completion::reply_head(const char* object) const {
                {"model", head_.model},
                {"system_fingerprint", head_.fingerprint}};
   if (!head_.reason.empty()) head["essh"] = {{"asked_tier", head_.asked_tier}, {"reason", head_.reason}};
+  if (!saved_.is_null()) head["essh"]["state"] = saved_;
   return head;
 }
 
@@ -98,6 +99,8 @@ Job Completion::job(Tier tier, std::shared_ptr<Listener> self) const {
           .score_prompt = request_.echo && request_.logprobs >= 0,
           .ignore_eos = request_.ignore_eos,
           .salt = request_.cache_salt,
+          .resume_sampler = !request_.seeded,
+          .keep_state = request_.save_state,
           .listener = std::move(self)};
   for (const auto& prompt : prompts_) job.prompts.push_back(prompt.tokens);
   return job;
@@ -195,8 +198,24 @@ void Completion::ended(std::size_t text, Finish finish_reason) {
 }
 
 void Completion::finish() {
+  if (!kept_ || !store_) return finish_reply();
+  const auto tokens = kept_->state.position + std::ssize(kept_->pending);
+  store_->save(std::move(*kept_), owner_, [self = shared_from_this(), tokens](const StateStore::Receipt& receipt) {
+    self->saved_ = receipt.error.empty() ? Json{{"id", receipt.id}, {"tokens", tokens}, {"bytes", receipt.bytes}}
+                                         : Json{{"id", nullptr}, {"error", receipt.error}};
+    self->finish_reply();
+  });
+}
+
+void Completion::finish_reply() {
   answered_(200);
   if (request_.stream) {
+    if (!saved_.is_null()) {
+      auto last = reply_head(request_.chat ? "chat.completion.chunk" : "text_completion");
+      last["choices"] = Json::array();
+      if (request_.include_usage) last["usage"] = nullptr;
+      exchange_->event(to_text(last));
+    }
     if (request_.include_usage) exchange_->event(chunk("", usage()));
     exchange_->event("[DONE]");
     exchange_->end_events();

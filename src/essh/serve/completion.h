@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "essh/base/json_fwd.h"
+#include "essh/base/json.h"
 #include "essh/serve/scheduler.h"
 #include "essh/serve/schema.h"
 #include "essh/text/stop_strings.h"
@@ -31,12 +31,17 @@ struct EncodedPrompt {
 };
 
 // Tokens of a job as text: one JSON reply, or a stream of chunks.
-class Completion : public Listener {
+class Completion : public Listener, public std::enable_shared_from_this<Completion> {
  public:
   // The tokenizer outlives it. `answered` hears the status at the end.
   Completion(GenerationRequest request, std::vector<EncodedPrompt> prompts, ReplyHead head, const Tokenizer& tokenizer,
              std::shared_ptr<Exchange> exchange, std::function<void(int)> answered);
 
+  // Where states are saved and whose they are; the store outlives it.
+  void keep_in(StateStore& store, std::string owner) {
+    store_ = &store;
+    owner_ = std::move(owner);
+  }
   // The job that this is the listener of; `self` is this object.
   Job job(Tier tier, std::shared_ptr<Listener> self) const;
 
@@ -46,6 +51,7 @@ class Completion : public Listener {
   void prompt_progress(std::size_t prompt, std::size_t tokens) override;
   void prompt_scored(std::size_t prompt, std::span<const Scored> scored) override;
   bool token(std::size_t text, TokenId token, bool shown, const Scored* scored) override;
+  void kept(SavedState state) override { kept_ = std::move(state); }
   void ended(std::size_t text, Finish finish) override;
   void failed(const HttpError& error) override;
 
@@ -70,6 +76,7 @@ class Completion : public Listener {
   void start(std::size_t text);
   void send_chunk(std::size_t text);
   void finish();
+  void finish_reply();
   Json logprobs(const Logs& logs) const;
   Json usage() const;
   Json reply_head(const char* object) const;
@@ -86,6 +93,10 @@ class Completion : public Listener {
   std::string chunk_head_;
   std::size_t open_;
   std::size_t cached_ = 0;  // tokens of prompts
+  StateStore* store_ = nullptr;
+  std::string owner_;
+  std::optional<SavedState> kept_;
+  Json saved_;  // what the client is told of it
 };
 
 }  // namespace essh::serve

@@ -237,7 +237,7 @@ void Scheduler::start(std::unique_ptr<Text> text) {
   const auto& job = text->active->job;
   metrics_.observe(Metrics::Queue, seconds_since(text->active->arrived));
   const bool ready = text->shared && text->shared->ready;
-  if (job.max_tokens == 0 && (ready || !job.score_prompt)) {
+  if (job.max_tokens == 0 && !job.keep_state && (ready || !job.score_prompt)) {
     if (text->shared && !ready) {
       for (auto& sibling : text->shared->siblings) end(*sibling, Finish::Length);
     }
@@ -246,10 +246,17 @@ void Scheduler::start(std::unique_ptr<Text> text) {
   }
   const auto& tokens = text->tokens();
   const auto window = static_cast<std::size_t>(job.sampling.repetition_window);
-  for (std::size_t i = tokens.size() - std::min(window, tokens.size()); i < tokens.size(); ++i)
+  std::size_t seen = 0;
+  if (job.from) {
+    auto before = job.from->sampler;
+    if (!job.resume_sampler) before.seed = job.sampling.seed, before.position = 0;
+    text->sampler.resume(before);
+    seen = job.from->pending.size();
+  }
+  for (std::size_t i = std::max(seen, tokens.size() - std::min(window, tokens.size())); i < tokens.size(); ++i)
     text->sampler.see(tokens[i]);
   PrefixCache::Found found;
-  if (!ready && !job.score_prompt) {
+  if (!ready && !job.score_prompt && !job.from) {
     found = cache_.find(job.tier.capacity, job.salt, tokens);
     // Nothing can be drawn without the logits at the end of the prompt.
     if (found.tokens == tokens.size() && found.state->logits.empty())
@@ -257,6 +264,7 @@ void Scheduler::start(std::unique_ptr<Text> text) {
   }
   text->slot = ready         ? engine_.restore(job.tier, text->shared->state)
                : found.state ? engine_.restore(job.tier, found.state->state)
+               : job.from    ? engine_.restore(job.tier, job.from->state)
                              : engine_.open(job.tier);
   text->since = Clock::now();
   running_.push_back(std::move(text));
@@ -352,7 +360,7 @@ void Scheduler::take(Text& text, std::size_t fed, const Outputs::Entry& entry) {
 // `known`: the state came from the cache.
 void Scheduler::finish_prompt(Text& text, std::span<const float> logits, bool known) {
   const auto& job = text.active->job;
-  const bool kept = cache_.enabled() && !known && job.max_tokens > 0;
+  const bool kept = cache_.enabled() && !known && job.max_tokens > 0 && !job.from;
   if (kept || (text.shared && job.max_tokens > 0)) {
     auto state = std::make_shared<PrefixState>(
         PrefixState{.state = engine_.snapshot(text.slot), .logits = {logits.begin(), logits.end()}});
@@ -407,10 +415,10 @@ void Scheduler::draw(Text& text, std::span<const float> logits) {
   Scored scored;
   if (job.logprobs >= 0) scored = score(logits, token, job.logprobs);
   const bool more = job.listener->token(text.number, token, !eos, job.logprobs >= 0 ? &scored : nullptr);
+  text.last = token;
   if (eos || !more) return end(text, Finish::Stop);
   if (text.made == job.max_tokens) return end(text, Finish::Length);
-  text.last = token;
-  if (cache_.enabled()) text.drawn.push_back(token);
+  if (cache_.enabled() && !job.from) text.drawn.push_back(token);
 }
 
 void Scheduler::end(Text& text, Finish finish) {
@@ -422,6 +430,11 @@ void Scheduler::end(Text& text, Finish finish) {
     tokens.insert(tokens.end(), text.drawn.begin(), text.drawn.end());
     cache_.put(active.job.tier.capacity, active.job.salt, tokens,
                std::make_shared<PrefixState>(PrefixState{.state = engine_.snapshot(text.slot)}));
+  }
+  if (active.job.keep_state && text.slot != Slot{}) {
+    SavedState saved{.tier = active.job.tier, .state = engine_.snapshot(text.slot), .sampler = text.sampler.state()};
+    if (text.made > 0) saved.pending = {text.last};
+    active.job.listener->kept(std::move(saved));
   }
   active.job.listener->ended(text.number, finish);
   --load_;

@@ -14,6 +14,7 @@
 #include "essh/serve/latency_control.h"
 #include "essh/serve/metrics.h"
 #include "essh/serve/prefix_cache.h"
+#include "essh/serve/state_store.h"
 #include "essh/text/tokenizer.h"
 
 namespace essh::serve {
@@ -47,6 +48,8 @@ class Listener {
   virtual void prompt_scored(std::size_t prompt, std::span<const Scored> scored) = 0;
   // A drawn token; `shown` is false for the end of text. Returns false when the text is complete.
   virtual bool token(std::size_t text, TokenId token, bool shown, const Scored* scored) = 0;
+  // Before ended(), where the job keeps its state.
+  virtual void kept(SavedState state) = 0;
   virtual void ended(std::size_t text, Finish finish) = 0;
   // The last call.
   virtual void failed(const HttpError& error) = 0;
@@ -64,6 +67,11 @@ struct Job {
   bool score_prompt = false;  // with `logprobs` alternatives
   bool ignore_eos = false;
   std::string salt = {};  // of the prefix cache
+  // Goes on from here; its pending tokens are the first of the prompt. With `resume_sampler` its random numbers go on,
+  // too.
+  std::shared_ptr<const SavedState> from = nullptr;
+  bool resume_sampler = false;
+  bool keep_state = false;  // of the one text
   std::shared_ptr<Listener> listener = nullptr;
 
   std::size_t texts() const { return prompts.size() * static_cast<std::size_t>(n); }

@@ -169,7 +169,10 @@ GenerationRequest read_common(const Members& members, const RequestLimits& limit
         seed->is_number_unsigned() ? seed->get<std::uint64_t>() : static_cast<std::uint64_t>(seed->get<std::int64_t>());
     r.seeded = true;
   }
+  r.state = members.text("state");
+  r.save_state = members.flag("save_state", false);
   r.n = members.whole("n", 1, RequestLimits::kChoices, 1);
+  if (r.n > 1 && r.save_state) refuse("save_state", "save_state needs n = 1");
   r.stops = read_stops(members.find("stop"));
   r.ignore_eos = members.flag("ignore_eos", false);
   r.token_ids = members.flag("return_tokens_as_token_ids", false);
@@ -216,6 +219,9 @@ GenerationRequest parse_completion(const Json& body, const RequestLimits& limits
   r.max_tokens = members.whole("max_tokens", 0, limits.max_tokens, std::min<std::int64_t>(16, limits.max_tokens));
   r.logprobs = static_cast<int>(members.whole("logprobs", 0, RequestLimits::kLogprobs, -1));
   r.echo = members.flag("echo", false);
+  if (r.prompts.size() > 1 && (r.save_state || !r.state.empty()))
+    refuse("prompt", "a state belongs to one prompt, not to {}", r.prompts.size());
+  if (r.echo && !r.state.empty()) refuse("echo", "echo cannot show the text of a state");
   if (static_cast<std::int64_t>(r.prompts.size()) * r.n > limits.sequences)
     refuse("n", "{} prompts with n = {} are more than {} texts", r.prompts.size(), r.n, limits.sequences);
   return r;

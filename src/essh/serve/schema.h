@@ -52,6 +52,8 @@ struct GenerationRequest {
   int logprobs = -1;       // alternatives per token; -1: none wanted
   bool token_ids = false;  // tokens in logprobs as "token_id:7"
   bool echo = false, stream = false, include_usage = false, ignore_eos = false;
+  std::string state = {};   // id of the state to go on from
+  bool save_state = false;  // at the end of the text
 };
 
 GenerationRequest parse_completion(const Json& body, const RequestLimits& limits);
