@@ -1,7 +1,6 @@
 """The server: every endpoint, streams, faults, limits and the end by a signal, against the binary itself."""
 import array
 import concurrent.futures
-import http.client
 import json
 import math
 import pathlib
@@ -9,100 +8,18 @@ import re
 import shutil
 import signal
 import socket
-import subprocess
 import sys
 import tempfile
-import time
 import unittest
 
-from _command import ESSH, EXIT_USAGE, essh, essh_json
+from _command import EXIT_USAGE, essh, essh_json
+from _server import PATIENCE_S, Server
 
 EXIT_UNSUPPORTED = 4
 CANNOT_RUN = 77
-PATIENCE_S = 120  # a limit for what hangs, never a measure
 # A text that never ends by itself.
 ENDLESS = 2**29
 ENDLESS_ALLOWED = ("--max-tokens", 2**29)
-
-
-class Server:
-    def __init__(self, model, *arguments):
-        self.process = subprocess.Popen([ESSH, "serve", str(model), "--port", "0", *map(str, arguments)], stdin=subprocess.DEVNULL,
-                                        stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-        line = self.process.stdout.readline().decode()
-        found = re.search(r"http://127\.0\.0\.1:(\d+)/v1", line)
-        if not found:
-            raise AssertionError((line, self.process.communicate(timeout=PATIENCE_S)[1]))
-        self.port = int(found[1])
-
-    def connect(self):
-        return http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE_S)
-
-    def request(self, method, path, body=None, headers=None, connection=None):
-        """(status, headers, body as JSON or text)."""
-        own = connection or self.connect()
-        data = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
-        own.request(method, path, data, {**({"Content-Type": "application/json"} if data is not None else {}), **(headers or {})})
-        reply = own.getresponse()
-        text = reply.read()
-        if connection is None:
-            own.close()
-        kind = reply.getheader("Content-Type")
-        return reply.status, reply.headers, json.loads(text) if kind == "application/json" and text else text.decode()
-
-    def post(self, path, body, **options):
-        return self.request("POST", path, body, **options)
-
-    def complete(self, prompt="Hello", path="/v1/completions", **fields):
-        """The reply to a request that must succeed; greedy unless asked otherwise."""
-        body = {"temperature": 0, "ignore_eos": True, **fields}
-        body["messages" if path.endswith("chat/completions") else "prompt"] = prompt
-        status, _, reply = self.post(path, body)
-        if status != 200:
-            raise AssertionError((status, reply))
-        return reply
-
-    def open_stream(self, **fields):
-        """A connection whose stream has begun."""
-        connection = self.connect()
-        connection.request("POST", "/v1/completions", json.dumps({"prompt": "Hello", "stream": True, "ignore_eos": True, **fields}),
-                           {"Content-Type": "application/json"})
-        reply = connection.getresponse()
-        if reply.status != 200:
-            raise AssertionError(reply.read())
-        return connection, reply
-
-    def stream(self, prompt="Hello", path="/v1/completions", **fields):
-        """The chunks of a stream, which must end with [DONE]."""
-        body = {"temperature": 0, "ignore_eos": True, "stream": True, **fields}
-        body["messages" if path.endswith("chat/completions") else "prompt"] = prompt
-        connection = self.connect()
-        connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
-        reply = connection.getresponse()
-        assert reply.status == 200 and reply.getheader("Content-Type").startswith("text/event-stream"), reply.read()
-        events = [event for event in reply.read().decode().split("\n\n") if event and not event.startswith(":")]
-        connection.close()
-        assert all(event.startswith("data: ") for event in events), events
-        assert events[-1] == "data: [DONE]", events[-1]
-        return [json.loads(event[6:]) for event in events[:-1]]
-
-    def gauge(self, name):
-        text = self.request("GET", "/metrics")[2]
-        found = re.search(rf"^{re.escape(name)} (\S+)$", text, re.MULTILINE)
-        return float(found[1]) if found else 0
-
-    def wait_for(self, name, value):
-        end = time.monotonic() + PATIENCE_S
-        while self.gauge(name) != value:
-            if time.monotonic() > end:
-                raise AssertionError(f"{name} is {self.gauge(name)}, not {value}")
-            time.sleep(0.01)
-
-    def end(self, number=signal.SIGTERM):
-        """The exit code and what was said on standard error."""
-        self.process.send_signal(number)
-        said = self.process.communicate(timeout=PATIENCE_S)[1]
-        return self.process.returncode, said.decode(errors="replace")
 
 
 def text_of(chunks):
@@ -548,6 +465,8 @@ class Serve(unittest.TestCase):
     def test_overload(self):
         server = Server(self.model, "--max-slots", 1, "--max-queue", 1, *ENDLESS_ALLOWED)
         streams = [server.open_stream(max_tokens=ENDLESS) for _ in range(2)]
+        server.wait_for("essh_running", 1)
+        server.wait_for("essh_queued", 1)
         for body in ({"prompt": "x"}, {"prompt": "x", "stream": True}):
             status, headers, reply = server.post("/v1/completions", body)
             self.assertEqual((status, reply["error"]["code"]), (429, "overloaded"))
@@ -556,6 +475,7 @@ class Serve(unittest.TestCase):
         for connection, reply in streams:
             connection.close()
             reply.close()
+        server.wait_for("essh_queued", 0)
         server.wait_for("essh_running", 0)
         self.assertEqual(server.post("/v1/completions", {"prompt": ["x", "y", "z"], "max_tokens": 1})[0], 429)
         server.complete(max_tokens=1)
@@ -607,6 +527,58 @@ class Serve(unittest.TestCase):
             connection.close()
             server.process.stdout.close()
             server.process.stderr.close()
+
+    def test_a_folder_that_is_replaced_while_it_is_served(self):
+        model = self.folder / "replaced"
+        shutil.copytree(self.model, model)
+        server = Server(model, "--cache", 0)
+        before = server.complete(max_tokens=12)["choices"]
+        model.rename(self.folder / "away")
+        self.assertEqual(essh("init", "tiny", "-o", model, "--seed", 4, "--vocab-size", 257).returncode, 0)
+        self.assertEqual(server.complete(max_tokens=12)["choices"], before)
+        shutil.rmtree(self.folder / "away")
+        self.assertEqual(server.complete(max_tokens=12, model="replaced@T2")["model"], "replaced@T2")  # packed only now
+        self.assertEqual(server.complete(max_tokens=12)["choices"], before)
+        self.assertEqual(server.end()[0], 0)
+
+    def test_no_file_is_left_for_a_connection(self):
+        server = Server(self.model, files=40)
+        clients = [socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE_S) for _ in range(60)]
+        # Those that were accepted are served; the others wait in the kernel's queue.
+        clients[0].sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        self.assertTrue(clients[0].recv(100).startswith(b"HTTP/1.1 200"))
+        for client in clients:
+            client.close()
+        self.assert_alive(server)
+        self.assertEqual(server.complete(max_tokens=3)["usage"]["completion_tokens"], 3)
+        self.assertEqual(server.end()[0], 0)
+
+    def test_a_smaller_tier_under_load(self):
+        # No step is as fast as this, so the tier falls with every second that has steps.
+        server = Server(self.model, "--max-latency", 0.0001)
+        reply = server.complete(max_tokens=4)
+        while reply["model"] == "family@full":
+            reply = server.complete(max_tokens=4)
+        self.assertEqual(reply["essh"]["asked_tier"], "full")
+        self.assertIn("ms between tokens", reply["essh"]["reason"])
+        named = server.complete(max_tokens=4, model="family@T10")
+        self.assertEqual(named["model"], "family@T10")
+        self.assertNotIn("essh", named)
+        self.assertEqual(server.end()[0], 0)
+
+    def test_a_long_prompt_tells_its_progress_and_can_be_left(self):
+        server = Server(self.model, "--prompt-piece", 128, "--cache", 0, *ENDLESS_ALLOWED)
+        connection, reply = server.open_stream(prompt="x" * 1000, max_tokens=1)
+        comments = re.findall(rb": prompt (\d+)/1000\n", reply.read())
+        self.assertEqual([int(done) for done in comments], [128 * i for i in range(1, 8)])
+        connection.close()
+        connection, reply = server.open_stream(prompt="x" * 1000000, max_tokens=ENDLESS)
+        self.assertTrue(reply.readline().startswith(b": prompt 128/1000000"))
+        connection.close()
+        reply.close()
+        server.wait_for("essh_running", 0)
+        self.assertLess(server.gauge('essh_prompt_tokens_total{source="computed"}'), 1001000)
+        self.assertEqual(server.end()[0], 0)
 
     def test_the_client_of_openai(self):
         try:
