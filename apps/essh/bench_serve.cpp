@@ -183,7 +183,7 @@ void run(Options o) {
   if (o.json) o.output = "json";
   std::unique_ptr<OwnServer> own;
   std::string device;
-  if (o.target.starts_with("http://")) {
+  if (o.target.find("://") != std::string::npos) {
     o.load.address = serve::parse_address(o.target);
     if (!o.tier.empty() && o.load.model.empty())
       fail(ErrorKind::Usage, "bench serve: --tier of a server needs --model NAME, its model's name");
