@@ -5,8 +5,8 @@
 #if ESSH_HAVE_BOOST
 #include <sys/resource.h>
 
-#include <boost/asio/bind_executor.hpp>
 #include <boost/asio/dispatch.hpp>
+#include <boost/asio/executor_work_guard.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/post.hpp>
@@ -65,16 +65,37 @@ class Outgoing {
   bool running_ = false;
 };
 
+// Connections and the threads that serve them. A connection begins in the quick lane, where only heads and bodies are
+// read and quick requests answered, and changes to the bulk lane with its first other request: a thread that has little
+// to do answers GET /health at once, whatever the streams need.
+struct Lane {
+  asio::io_context io = {};
+  Outgoing outgoing{io};
+};
+
 // What all connections share.
 struct Shared {
   const HttpOptions& options;
   Handler& handler;
   asio::thread_pool& workers;
-  Outgoing& outgoing;
+  Lane &quick, &bulk;
   std::atomic<std::uint64_t> bodies{0};
   std::atomic<bool> draining{false};
   std::mutex mutex = {};
   std::unordered_set<Connection*> open = {};
+};
+
+// One of the open connections that the handler counts.
+class Counted {
+ public:
+  explicit Counted(Handler& handler) : handler_(&handler) { ++handler.connections; }
+  Counted(Counted&& other) noexcept : handler_(std::exchange(other.handler_, nullptr)) {}
+  ~Counted() {
+    if (handler_) --handler_->connections;
+  }
+
+ private:
+  Handler* handler_;
 };
 
 // Room for the body of a request while it is read and parsed.
@@ -153,14 +174,17 @@ class ConnectionExchange : public Exchange, public std::enable_shared_from_this<
 // to notice a client that leaves; its buffer is empty then.
 class Connection : public std::enable_shared_from_this<Connection> {
  public:
-  Connection(tcp::socket socket, Shared& shared)
-      : socket_(std::move(socket)), timer_(socket_.get_executor()), stall_(socket_.get_executor()), shared_(shared) {
-    ++shared_.handler.connections;
+  Connection(tcp::socket socket, Shared& shared, Lane& lane, Counted counted)
+      : socket_(std::move(socket)),
+        timer_(socket_.get_executor()),
+        stall_(socket_.get_executor()),
+        shared_(shared),
+        lane_(lane),
+        counted_(std::move(counted)) {
     const std::lock_guard lock(shared_.mutex);
     shared_.open.insert(this);
   }
   ~Connection() {
-    --shared_.handler.connections;
     const std::lock_guard lock(shared_.mutex);
     shared_.open.erase(this);
   }
@@ -180,7 +204,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   // Ends a connection without a request.
   void wind_up() {
     asio::post(socket_.get_executor(), [self = shared_from_this()] {
-      if (!self->exchange_ && !self->parser_ && !self->writing_ && !self->ending_) self->close();
+      if (!self->exchange_ && !self->parser_ && !self->writing_ && !self->ending_ && !self->moved_) self->close();
     });
   }
 
@@ -287,7 +311,33 @@ class Connection : public std::enable_shared_from_this<Connection> {
     timer_.cancel();
     request_.body = std::move(parser_->get().body());
     parser_.reset();
-    exchange_ = std::make_shared<ConnectionExchange>(shared_from_this(), shared_.outgoing);
+    if (&lane_ == &shared_.quick && !writing_ && !shared_.handler.quick(request_)) return change_lane();
+    answer();
+  }
+
+  // The socket, with what was read from it, goes to a new object; nothing is under way here.
+  void change_lane() {
+    Code code;
+    const auto protocol = socket_.local_endpoint(code).protocol();
+    tcp::socket socket(asio::make_strand(shared_.bulk.io));
+    const auto handle = code ? -1 : socket_.release(code);
+    if (!code) socket.assign(protocol, handle, code);
+    if (code) return close();
+    closed_ = true;
+    const auto other = std::make_shared<Connection>(std::move(socket), shared_, shared_.bulk, std::move(counted_));
+    other->moved_ = true;
+    other->buffer_ = std::move(buffer_);
+    other->request_ = std::move(request_);
+    other->room_ = std::move(room_);
+    other->close_after_ = close_after_;
+    other->head_only_ = head_only_;
+    other->chunked_ = chunked_;
+    asio::post(other->executor(), [other] { other->answer(); });
+  }
+
+  void answer() {
+    moved_ = false;
+    exchange_ = std::make_shared<ConnectionExchange>(shared_from_this(), lane_.outgoing);
     if (shared_.handler.quick(request_)) {
       shared_.handler.handle(std::move(request_), exchange_);
     } else {
@@ -394,6 +444,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
   tcp::socket socket_;
   asio::steady_timer timer_, stall_;
   Shared& shared_;
+  Lane& lane_;
+  Counted counted_;
   beast::flat_buffer buffer_{kHeaderBytes + (64 << 10)};
   std::optional<http::request_parser<http::string_body>> parser_;
   HttpRequest request_;
@@ -404,7 +456,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   std::atomic<std::size_t> unread_{0}, waiting_{0};
   std::uint64_t timer_use_ = 0;
   bool reading_ = false, writing_ = false, closed_ = false, close_after_ = false, head_only_ = false, chunked_ = true;
-  bool streaming_ = false, ending_ = false;
+  bool streaming_ = false, ending_ = false, moved_ = false;
 };
 
 void ConnectionExchange::deliver() {
@@ -452,7 +504,7 @@ void Outgoing::hand_out() {
 class Server {
  public:
   Server(const HttpOptions& options, Handler& handler)
-      : options_(options), shared_{options, handler, workers_, outgoing_}, signals_(strand_, SIGINT, SIGTERM) {}
+      : options_(options), shared_{options, handler, workers_, quick_, bulk_}, signals_(strand_, SIGINT, SIGTERM) {}
 
   void run(const std::function<void(int)>& listening, const std::stop_token& stop) {
     raise_file_limit();
@@ -467,8 +519,10 @@ class Server {
     watch();
     wait_for_signal();
     std::vector<std::thread> threads;
-    for (int i = 1; i < options_.threads; ++i) threads.emplace_back([this] { run_handlers(); });
-    run_handlers();
+    const auto work = asio::make_work_guard(bulk_.io);
+    for (int i = 0; i < options_.threads; ++i) threads.emplace_back([this] { run_handlers(bulk_); });
+    run_handlers(quick_);
+    bulk_.io.stop();
     for (auto& thread : threads) thread.join();
     workers_.join();
     shared_.handler.stop();  // nobody speaks to a connection any more
@@ -477,10 +531,10 @@ class Server {
 
  private:
   // An exception of one handler, for want of memory say, ends neither the thread nor the server.
-  void run_handlers() {
+  static void run_handlers(Lane& lane) {
     for (;;) {
       try {
-        io_.run();
+        lane.io.run();
         return;
       } catch (const std::exception& error) {
         log::warn("serve: {}", error.what());
@@ -505,7 +559,7 @@ class Server {
   }
 
   void accept() {
-    acceptor_.async_accept(asio::make_strand(io_), [this](Code code, tcp::socket socket) {
+    acceptor_.async_accept(asio::make_strand(quick_.io), [this](Code code, tcp::socket socket) {
       if (!acceptor_.is_open() || code == asio::error::operation_aborted) return;
       if (code) {  // no file left, say: clients that leave make room
         pause_.expires_after(std::chrono::milliseconds(100));
@@ -524,7 +578,8 @@ class Server {
       Code ignored;
       socket.set_option(tcp::no_delay(true), ignored);
       const bool full = shared_.handler.connections >= options_.max_connections;
-      const auto connection = std::make_shared<Connection>(std::move(socket), shared_);
+      const auto connection =
+          std::make_shared<Connection>(std::move(socket), shared_, quick_, Counted(shared_.handler));
       if (full) return connection->turn_away(shared_.handler.malformed(503, "too many connections; try again"));
       connection->start();
     } catch (const std::exception& error) {
@@ -559,7 +614,7 @@ class Server {
     poll_.async_wait([this](Code code) {
       if (code) return;
       if (shared_.handler.broken() && !shared_.draining) drain();
-      if (shared_.draining && finish_drain()) return io_.stop();
+      if (shared_.draining && finish_drain()) return quick_.io.stop();
       watch();
     });
   }
@@ -587,10 +642,9 @@ class Server {
   const HttpOptions& options_;
   asio::thread_pool workers_{2};
   Shared shared_;
-  asio::io_context io_;
-  Outgoing outgoing_{io_};
+  Lane quick_, bulk_;
   // What the server itself does, one thing at a time.
-  asio::strand<asio::io_context::executor_type> strand_ = asio::make_strand(io_);
+  asio::strand<asio::io_context::executor_type> strand_ = asio::make_strand(quick_.io);
   tcp::acceptor acceptor_{strand_};
   asio::steady_timer pause_{strand_}, poll_{strand_};
   asio::signal_set signals_;

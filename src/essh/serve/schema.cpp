@@ -231,6 +231,8 @@ GenerationRequest parse_chat(const Json& body, const RequestLimits& limits) {
   const Members members(body);
   auto r = read_common(members, limits);
   r.chat = true;
+  // A template puts its own marks before and after a turn; the prefix cache serves conversations.
+  members.refuse_unsupported({"state", "save_state"});
   const auto* messages = members.find("messages");
   if (!messages || !messages->is_array() || messages->empty())
     refuse("messages", "messages must be an array of {{\"role\", \"content\"}}, and not empty");
