@@ -16,11 +16,11 @@ from usage import all_verbs, verbs
 DOCS = pathlib.Path(__file__).resolve().parents[2] / "docs"
 
 # What makes an example short. The words go behind it.
-SHORTER = {"serve": ["--check"], "train": ["--print-recipe"], "frontier": ["--depth", "8", "--steps", "2"], "evaluate ppl": ["--windows", "1"],
+SHORTER = {"serve": ["--check"], "bench serve": ["--requests", "2"], "train": ["--print-recipe"], "frontier": ["--depth", "8", "--steps", "2"], "evaluate ppl": ["--windows", "1"],
            "evaluate recall": ["--samples", "4"], "evaluate niah": ["--pairs", "1", "--depths", "0.5"], "evaluate length": ["--windows", "1"],
            "evaluate tasks": ["--bootstrap", "1000"], "evaluate dna": ["--epochs", "1", "--windows", "2"], "evaluate channels": ["--energy-only"], "verify": ["--length", "16"]}
-# Sizes and devices that a test does not have: only the options are checked.
-ELSEWHERE = re.compile(r"--device cuda|\b1\.5b\b")
+# Sizes, devices and servers that a test does not have: only the options are checked.
+ELSEWHERE = re.compile(r"--device cuda|\b1\.5b\b|http://localhost")
 
 
 def from_help():

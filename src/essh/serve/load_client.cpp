@@ -173,7 +173,7 @@ class Requester : public std::enable_shared_from_this<Requester> {
     if (load_.begun == load_.options.requests) return;
     ++load_.begun;
     reader_.reset();
-    events_ = 0;
+    finished_ = false;
     const auto draw = static_cast<double>(load_.rng.next64() >> 11) * 0x1p-53;
     cancel_at_ = draw >= load_.options.cancel ? -1 : load_.options.stream ? static_cast<int>(load_.rng.below(2)) : 0;
     bytes_ = load_.request();
@@ -218,6 +218,7 @@ class Requester : public std::enable_shared_from_this<Requester> {
   bool take_events() {
     auto& body = reader_.body();
     std::size_t begin = 0;
+    int fresh = 0;
     for (std::size_t end; (end = body.find("\n\n", begin)) != std::string::npos; begin = end + 2) {
       const auto event = std::string_view(body).substr(begin, end - begin);
       if (!event.starts_with("data: ")) continue;
@@ -225,16 +226,18 @@ class Requester : public std::enable_shared_from_this<Requester> {
       if (finished_) continue;
       last_ = event.substr(6);
       if (last_.starts_with("{\"error\"")) return failed(last_), false;
-      if (last_.find("\"choices\":[]") != std::string::npos) continue;  // the usage
-      const auto now = Clock::now();
-      if (++events_ == 1)
-        load_.result.first.push_back(seconds_between(started_, now));
-      else
-        load_.result.between.push_back(seconds_between(spoken_, now));
-      spoken_ = now;
-      if (cancel_at_ == events_) return cancelled(), false;
+      if (last_.find("\"choices\":[]") == std::string::npos) ++fresh;  // else the usage
     }
     body.erase(0, begin);
+    if (fresh == 0) return true;
+    const auto now = Clock::now();
+    // Events that come together share the time since those before.
+    const float gap = seconds_between(spoken_, now) / static_cast<float>(fresh);
+    if (std::exchange(spoken_, now) < started_)
+      load_.result.first.push_back(seconds_between(started_, now));
+    else
+      load_.result.between.insert(load_.result.between.end(), static_cast<std::size_t>(fresh), gap);
+    if (cancel_at_ > 0) return cancelled(), false;
     return true;
   }
 
@@ -283,7 +286,7 @@ class Requester : public std::enable_shared_from_this<Requester> {
   std::array<char, 8192> room_{};
   std::string bytes_, last_;
   Clock::time_point started_{}, spoken_{};
-  int events_ = 0, cancel_at_ = -1;
+  int cancel_at_ = -1;  // 0: leaves once the request is sent, 1: with the first event
   bool finished_ = false;
 };
 
