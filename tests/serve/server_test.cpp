@@ -224,7 +224,8 @@ TEST_F(ServerTest, S5BusyAnswersSayWhenToComeAgain) {
   LiveServer server({}, endless(), {.max_slots = 1, .max_queue = 1});
   Client running(server.port), waiting(server.port);
   for (auto* client : {&running, &waiting}) client->send(post("/v1/completions", kEndlessStream));
-  wait_until([&] { return server.model.scheduler.gauges().queued == 1; });
+  const auto gauges = [&] { return server.model.scheduler.gauges(); };
+  wait_until([&] { return gauges().running == 1 && gauges().queued == 1; });
   const auto reply = completion(server, R"({"prompt": "x"})");
   EXPECT_TRUE(reply.starts_with("HTTP/1.1 429 ")) << reply;
   EXPECT_NE(reply.find("\r\nRetry-After: "), std::string::npos);
