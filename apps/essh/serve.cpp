@@ -174,7 +174,9 @@ void add_serve(Verb& app) {
   verb->add_option("--max-body", o->max_body, "most bytes of one request")->capture_default_str();
   add_number(*verb, "--max-connections", o->http.max_connections, "more are answered with 503", 1, 1 << 20)
       ->capture_default_str();
-  add_number(*verb, "--io-threads", o->http.threads, "threads for the connections that stream; one more answers GET", 1, 64)->capture_default_str();
+  add_number(*verb, "--io-threads", o->http.threads, "threads for the connections that stream; one more answers GET", 1,
+             64)
+      ->capture_default_str();
   verb->add_option("--allow-states", o->states, "clients may save states, as files of this folder");
   verb->add_option("--state-quota", o->state_quota, "most bytes of saved states")->capture_default_str();
   add_number(*verb, "--max-latency", o->max_latency_ms,
