@@ -21,6 +21,12 @@ HttpError shutting_down() {
   return {503, "the server is shutting down; send the request again", "", "shutting_down"};
 }
 
+// Whether the most likely token is all that a job wants of its logits.
+bool takes_likeliest(const Job& job) {
+  return job.sampling.temperature == 0 && job.sampling.repetition_penalty == 1 && job.logit_bias.empty() &&
+         job.presence_penalty == 0 && job.frequency_penalty == 0 && job.logprobs < 0;
+}
+
 }  // namespace
 
 Scored score(std::span<const float> logits, TokenId token, int alternatives) {
@@ -286,7 +292,9 @@ void Scheduler::step() {
       prompts.push_back(text.get());
       continue;
     }
-    chunks.push_back({.slot = text->slot, .tokens = {&text->last, 1}});
+    chunks.push_back({.slot = text->slot,
+                      .tokens = {&text->last, 1},
+                      .wanted = takes_likeliest(text->active->job) ? Wanted::Token : Wanted::Last});
     owners.push_back(text.get());
   }
   // Whoever has waited longest for a piece comes first.
@@ -340,7 +348,7 @@ void Scheduler::take(Text& text, std::size_t fed, const Outputs::Entry& entry) {
   const auto row = [&](Index i) {
     return std::span(entry.logits.data + i * entry.logits.stride, static_cast<std::size_t>(entry.logits.cols));
   };
-  if (text.prompted()) return draw(text, row(0));
+  if (text.prompted()) return entry.logits.empty() ? go_on(text, entry.token, {}) : draw(text, row(0));
   const auto& tokens = text.tokens();
   if (job.score_prompt) {
     std::vector<Scored> scored;
@@ -381,8 +389,7 @@ void Scheduler::finish_prompt(Text& text, std::span<const float> logits, bool kn
 }
 
 void Scheduler::draw(Text& text, std::span<const float> logits) {
-  auto& active = *text.active;
-  const auto& job = active.job;
+  const auto& job = text.active->job;
   auto chosen = logits;
   if (!job.logit_bias.empty() || (!text.counts.empty() && (job.presence_penalty != 0 || job.frequency_penalty != 0))) {
     adjusted_.assign(logits.begin(), logits.end());
@@ -399,6 +406,13 @@ void Scheduler::draw(Text& text, std::span<const float> logits) {
   } catch (const Error& error) {
     throw HttpError(500, error.what());  // the model's fault, not the caller's
   }
+  go_on(text, token, logits);
+}
+
+// Without logits where nobody asks what they were.
+void Scheduler::go_on(Text& text, TokenId token, std::span<const float> logits) {
+  auto& active = *text.active;
+  const auto& job = active.job;
   text.sampler.see(token);
   ++text.made;
   metrics_.generated_tokens(1);

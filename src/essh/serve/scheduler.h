@@ -122,6 +122,7 @@ class Scheduler {
   void take(Text& text, std::size_t fed, const Outputs::Entry& entry);
   void finish_prompt(Text& text, std::span<const float> logits, bool known);
   void draw(Text& text, std::span<const float> logits);
+  void go_on(Text& text, TokenId token, std::span<const float> logits);
   void end(Text& text, Finish finish);
   void fail(Active& job, const HttpError& error);
   template <class Body>
