@@ -264,9 +264,9 @@ inline void check_generate(Stream& stream, EngineOptions options, const StoredMo
 }
 
 // Tokens alone are those of the logits, whatever else is asked for beside them, and lead to the same states.
-inline void check_tokens(Stream& stream, EngineOptions options) {
+inline void check_tokens(Stream& stream, EngineOptions options, const StoredModel& family = engine_family()) {
   options.deterministic = true;
-  Engine engine(engine_family(), stream, options);
+  Engine engine(family, stream, options);
   const auto tiers = tiers_of(engine.config());
   constexpr std::size_t kSlots = 13;
   std::vector<Slot> tokens_only, with_logits;

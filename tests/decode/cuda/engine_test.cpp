@@ -40,8 +40,8 @@ TEST_P(EngineCuda, GeneratesWhatSingleStepsDraw) {
 
 TEST_P(EngineCuda, TokensAloneAreThoseOfTheLogits) {
   Stream stream(std::make_unique<cuda::Stream>());
-  check_tokens(stream, {.precision = GetParam()});
-  check_tokens(stream, {.precision = GetParam(), .fused = false});
+  check_tokens(stream, {.precision = precision()}, family_model());
+  check_tokens(stream, {.precision = precision(), .fused = false}, family_model());
 }
 
 // Recorded steps, batches and prompts against the CPU.
