@@ -26,6 +26,27 @@ struct Options {
   bool json = false, whole = false;
 };
 
+// A letter for every id of a model without a tokenizer, so that each of its tokens is an event of a stream.
+class LetterTokenizer final : public Tokenizer {
+ public:
+  explicit LetterTokenizer(std::int64_t size) : size_(size) {}
+  using Tokenizer::encode;
+  void encode(std::string_view text, std::vector<TokenId>& ids, EncodeOptions) const override {
+    for (const char c : text) ids.push_back(static_cast<TokenId>(static_cast<unsigned char>(c) % size_));
+  }
+  std::int64_t vocab_size() const override { return size_; }
+  std::string_view token_bytes(TokenId id) const override {
+    check_id(id);
+    return "x";
+  }
+  bool is_special(TokenId) const override { return false; }
+  std::optional<TokenId> token_id(std::string_view) const override { return std::nullopt; }
+  std::string to_json() const override { return "{}"; }
+
+ private:
+  std::int64_t size_;
+};
+
 // A server of this model in this process, for as long as the object lives.
 class OwnServer {
  public:
@@ -33,7 +54,7 @@ class OwnServer {
       : device_(o.device), engine_(open_bench_model(o.target), device_.stream, o.device.engine()) {
     const auto folder = fs::is_directory(o.target) ? model_of_run(o.target) : fs::path();
     const bool own = !folder.empty() && fs::exists(folder / "tokenizer.json");
-    tokenizer_ = own ? load_tokenizer(folder) : make_byte_tokenizer();
+    tokenizer_ = own ? load_tokenizer(folder) : std::make_unique<LetterTokenizer>(engine_.config().vocab_size);
     const auto most = std::ranges::max(o.concurrencies);
     // Every stream computes: what is measured is the batch, not the queue.
     scheduler_ = std::make_unique<serve::Scheduler>(

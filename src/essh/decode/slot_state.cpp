@@ -135,13 +135,16 @@ void SlotState::each_run(const StatePart& part, Index begin, Index end, const Bo
 }
 
 std::vector<std::vector<std::byte>> SlotState::download() const {
+  // Fixed parts lie together: one copy from the device.
+  std::vector<std::byte> fixed(static_cast<std::size_t>(fixed_bytes_));
+  stream_.copy(fixed.data(), entering_parts(), fixed.size());
   std::vector<std::vector<std::byte>> parts;
   for (std::size_t i = 0; i < parts_.size(); ++i) {
     const auto& part = parts_[i];
     const Index bytes = row_bytes(part);
     if (part.kind == StatePart::Kind::Fixed) {
-      auto& out = parts.emplace_back(static_cast<std::size_t>(bytes));
-      stream_.copy(out.data(), entering(i), out.size());
+      const auto* from = fixed.data() + (entering(i) - entering_parts());
+      parts.emplace_back(from, from + bytes);
       continue;
     }
     const Index rows = kept_rows(part, position_);
@@ -156,17 +159,19 @@ std::vector<std::vector<std::byte>> SlotState::download() const {
 void SlotState::upload(const std::vector<std::vector<std::byte>>& parts, Index position) {
   clear();
   reserve(position);
+  std::vector<std::byte> fixed(static_cast<std::size_t>(fixed_bytes_));
   for (std::size_t i = 0; i < parts_.size(); ++i) {
     const auto& part = parts_[i];
     const Index bytes = row_bytes(part);
     if (part.kind == StatePart::Kind::Fixed) {
-      stream_.copy(place(i, 0), parts[i].data(), parts[i].size());
+      std::ranges::copy(parts[i], fixed.begin() + (place(i, 0) - entering_parts()));
       continue;
     }
     each_run(part, position - kept_rows(part, position), position, [&](Index row, Index at, Index run) {
       stream_.copy(place(i, 0) + row * bytes, parts[i].data() + at * bytes, static_cast<std::size_t>(run * bytes));
     });
   }
+  stream_.copy(entering_parts(), fixed.data(), fixed.size());
   position_ = position;
   history_ = {{position, 0}};
 }
