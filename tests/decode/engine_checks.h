@@ -301,4 +301,56 @@ inline void check_tokens(Stream& stream, EngineOptions options, const StoredMode
   }
 }
 
+// Single tokens of ten tiers in one pass: to rounding what each tier computes by itself, tokens and states.
+inline void check_mixed_tiers(Stream& stream, EngineOptions options, double bound,
+                              const StoredModel& family = engine_family()) {
+  Engine apart(family, stream, options);
+  options.mixed_tiers = true;
+  Engine together(family, stream, options);
+  const auto tiers = tiers_of(together.config());
+  constexpr std::size_t kSlots = 23;
+  std::vector<Slot> a, b;
+  for (std::size_t i = 0; i < kSlots; ++i) {
+    a.push_back(apart.open(tiers[i % tiers.size()]));
+    b.push_back(together.open(tiers[i % tiers.size()]));
+  }
+  Rng rng(5);
+  for (int round = 0; round < 12; ++round) {
+    std::vector<std::vector<std::int32_t>> tokens;
+    std::vector<Chunk> first, second;
+    for (std::size_t i = 0; i < kSlots; ++i) {
+      // Prompts of some, also beside the single tokens of others.
+      tokens.push_back(random_tokens(round == 0 || rng.below(8) == 0 ? 2 + rng.below(70) : 1, 300, rng.next()));
+    }
+    for (std::size_t i = 0; i < kSlots; ++i) {
+      first.push_back({.slot = a[i], .tokens = tokens[i]});
+      second.push_back({.slot = b[i], .tokens = tokens[i]});
+    }
+    const auto exact = apart.run(first), found = together.run(second);
+    for (std::size_t i = 0; i < kSlots; ++i) {
+      const auto x = last_logits(exact.entries[i]), y = last_logits(found.entries[i]);
+      float largest = 0, error = 0;
+      for (std::size_t k = 0; k < x.size(); ++k) {
+        largest = std::max(largest, std::abs(x[k]));
+        error = std::max(error, std::abs(x[k] - y[k]));
+      }
+      ASSERT_LE(error, bound * largest) << tiers[i % tiers.size()].name << ", round " << round;
+    }
+  }
+  // The most likely tokens alone take the same pass.
+  std::vector<std::int32_t> last(kSlots, 7);
+  std::vector<Chunk> wanted, drawn;
+  for (std::size_t i = 0; i < kSlots; ++i) {
+    wanted.push_back({.slot = a[i], .tokens = {&last[i], 1}});
+    drawn.push_back({.slot = b[i], .tokens = {&last[i], 1}, .wanted = Wanted::Token});
+  }
+  const auto exact = apart.run(wanted), found = together.run(drawn);
+  for (std::size_t i = 0; i < kSlots; ++i) {
+    const auto x = last_logits(exact.entries[i]);
+    const float best = *std::ranges::max_element(x);
+    EXPECT_GE(x[static_cast<std::size_t>(found.entries[i].token)], best - 2 * bound * std::abs(best)) << i;
+    EXPECT_EQ(apart.position(a[i]), together.position(b[i]));
+  }
+}
+
 }  // namespace essh

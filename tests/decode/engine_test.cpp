@@ -47,6 +47,11 @@ TEST(Engine, TokensAloneAreThoseOfTheLogits) {
   check_tokens(stream, {});
 }
 
+TEST(Engine, TiersShareAPass) {
+  auto stream = cpu_stream(2);
+  check_mixed_tiers(stream, {}, 2e-5);
+}
+
 // Slots of one engine, and two engines of one stream, from threads of their own.
 TEST(Engine, IsUsableFromAnyThread) {
   auto stream = cpu_stream(2);

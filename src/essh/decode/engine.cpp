@@ -8,7 +8,7 @@
 #include <set>
 
 #include "essh/decode/asked_rows.h"
-#include "essh/decode/slot_state.h"
+#include "essh/decode/pass_inputs.h"
 #include "essh/decode/tier_model.h"
 #include "essh/kernels/clear.h"
 #include "essh/kernels/copy.h"
@@ -142,6 +142,7 @@ class Engine::Typed : public Impl {
   std::vector<std::int32_t> generate(std::span<const Slot> slots, std::span<const std::int32_t> first,
                                      Index steps) override {
     ESSH_ASSERT(!slots.empty() && first.size() == slots.size() && steps >= 0);
+    shared_ = nullptr;
     model_.check_tokens(first, "tokens");
     std::vector<SlotState*> states;
     for (const auto slot : slots) {
@@ -169,6 +170,7 @@ class Engine::Typed : public Impl {
 
   void run(std::span<const Chunk> chunks, Outputs& outputs) override {
     check(chunks);
+    find_shared(chunks);
     find_drawn(chunks);
     place_outputs(
         chunks, model_.config().vocab_size, [&](const Chunk& chunk) { return is_drawn(chunk); }, outputs);
@@ -177,17 +179,17 @@ class Engine::Typed : public Impl {
     // Tier by tier, the next pieces of all its chunks in one pass.
     std::vector<TierModel<T>*> models;
     for (const auto& chunk : chunks) {
-      auto* model = entry(chunk.slot).model;
+      auto* model = model_of(chunk);
       if (std::ranges::find(models, model) == models.end()) models.push_back(model);
     }
     for (auto* model : models) {
       std::vector<std::size_t> next(chunks.size());
-      const bool alone = streamed(*model) != nullptr;
+      const bool alone = model == shared_ || streamed(*model) != nullptr;
       for (;;) {
         std::vector<Piece> pass;
         Index rows = 0;
         for (std::size_t i = 0; i < chunks.size(); ++i) {
-          if (entry(chunks[i].slot).model != model || next[i] == pieces[i].size()) continue;
+          if (model_of(chunks[i]) != model || next[i] == pieces[i].size()) continue;
           const auto& piece = pieces[i][next[i]];
           if (rows > 0 && is_drawn(chunks[i]) != is_drawn(chunks[pass.front().chunk])) continue;
           // Single tokens have passes of their own where these are streamed.
@@ -227,19 +229,39 @@ class Engine::Typed : public Impl {
     return token_of_key(key);
   }
 
+  // Whose pass takes a chunk.
+  TierModel<T>* model_of(const Chunk& chunk) const {
+    return shared_ && chunk.tokens.size() == 1 ? shared_ : entry(chunk.slot).model;
+  }
+  // One model for the single tokens of several tiers, where their passes would cost more: with few sequences each tier
+  // is a streamed step, and two of these take as long as one pass for all.
+  void find_shared(std::span<const Chunk> chunks) {
+    shared_ = nullptr;
+    if (!options_.mixed_tiers || options_.deterministic) return;
+    std::set<const TierModel<T>*> tiers;
+    Capacity most;
+    Index count = 0;
+    for (const auto& chunk : chunks) {
+      if (chunk.tokens.size() != 1) continue;
+      const auto* model = entry(chunk.slot).model;
+      tiers.insert(model);
+      ++count;
+      most = {std::max(most.channels, model->capacity().channels), std::max(most.ffn, model->capacity().ffn)};
+    }
+    if (tiers.size() >= 3 || (tiers.size() == 2 && count > kMostStreamed)) shared_ = &find(most);
+  }
+
   // The tiers of whose single tokens only the most likely next ones are wanted.
   void find_drawn(std::span<const Chunk> chunks) {
     drawn_tiers_.clear();
     for (const auto& chunk : chunks) {
-      if (chunk.tokens.size() == 1) drawn_tiers_.insert(entry(chunk.slot).model);
+      if (chunk.tokens.size() == 1) drawn_tiers_.insert(model_of(chunk));
     }
     for (const auto& chunk : chunks) {
-      if (chunk.tokens.size() == 1 && chunk.wanted != Wanted::Token) drawn_tiers_.erase(entry(chunk.slot).model);
+      if (chunk.tokens.size() == 1 && chunk.wanted != Wanted::Token) drawn_tiers_.erase(model_of(chunk));
     }
   }
-  bool is_drawn(const Chunk& chunk) const {
-    return chunk.tokens.size() == 1 && drawn_tiers_.contains(entry(chunk.slot).model);
-  }
+  bool is_drawn(const Chunk& chunk) const { return chunk.tokens.size() == 1 && drawn_tiers_.contains(model_of(chunk)); }
 
   Entry& entry(Slot slot) const {
     const auto found = slots_.find(slot.id);
@@ -262,7 +284,8 @@ class Engine::Typed : public Impl {
       pool.pop_back();
       state->clear();
     } else {
-      state = std::make_unique<SlotState>(model.parts(), model.fixed_offsets(), model.fixed_bytes(), rewind, stream_);
+      state = std::make_unique<SlotState>(model.capacity(), model.parts(), model.fixed_offsets(), model.fixed_bytes(),
+                                          rewind, stream_);
     }
     slots_.emplace(++last_id_, Entry{tier, &model, std::move(state)});
     return {last_id_};
@@ -310,50 +333,6 @@ class Engine::Typed : public Impl {
             .bits = options_.deterministic ? RowBits::Alone : RowBits::Free};
   }
 
-  // Where the pointers (from 0 on), positions and tokens of a pass lie in inputs_, and in its copy on the device.
-  struct InputPlaces {
-    Index count, rows;
-    std::size_t leaving = 0, positions = 0, tokens = 0;
-
-    Vector<const std::int32_t> tokens_at(const std::byte* device) const {
-      return {reinterpret_cast<const std::int32_t*>(device + tokens), rows};
-    }
-  };
-  // All but the tokens.
-  InputPlaces write_inputs(const TierModel<T>& model, std::span<SlotState* const> states, Index rows) {
-    const auto parts = model.parts().size(), count = states.size();
-    InputPlaces places{.count = static_cast<Index>(count), .rows = rows};
-    places.leaving = parts * count * sizeof(std::byte*);
-    places.positions = 2 * places.leaving;
-    places.tokens = places.positions + count * sizeof(Index);
-    inputs_.resize(places.tokens + static_cast<std::size_t>(rows) * sizeof(std::int32_t));
-    auto* entering = reinterpret_cast<std::byte**>(inputs_.data());
-    auto* leaving = reinterpret_cast<std::byte**>(inputs_.data() + places.leaving);
-    auto* positions = reinterpret_cast<Index*>(inputs_.data() + places.positions);
-    for (std::size_t b = 0; b < count; ++b) {
-      for (std::size_t part = 0; part < parts; ++part) {
-        entering[part * count + b] = states[b]->entering(part);
-        leaving[part * count + b] = states[b]->leaving(part);
-      }
-      positions[b] = states[b]->position();
-    }
-    return places;
-  }
-  SequenceBatch batch_at(const InputPlaces& places, const std::byte* device, std::span<const Segment> segments,
-                         Index longest) const {
-    const auto pointers = [&](std::size_t at) {
-      return Mirrored<std::byte*>{reinterpret_cast<std::byte* const*>(inputs_.data() + at),
-                                  reinterpret_cast<std::byte* const*>(device + at)};
-    };
-    return {.segments = segments,
-            .count = places.count,
-            .positions = {reinterpret_cast<const Index*>(inputs_.data() + places.positions),
-                          reinterpret_cast<const Index*>(device + places.positions)},
-            .entering = pointers(0),
-            .leaving = pointers(places.leaving),
-            .longest = longest};
-  }
-
   StreamedModel<T>* streamed(TierModel<T>& model) {
     return options_.fused && stream_.device() != Device::Cpu ? model.streamed(stream_) : nullptr;
   }
@@ -382,6 +361,7 @@ class Engine::Typed : public Impl {
   }
 
   bool streams(TierModel<T>& model, Index count) {
+    if (&model == shared_) return false;
     // In a deterministic engine single tokens take this path at any number; otherwise where it is the faster one.
     return streamed(model) && (options_.deterministic || count <= kMostStreamed);
   }
@@ -435,10 +415,10 @@ class Engine::Typed : public Impl {
   void draw_plainly(TierModel<T>& model, std::span<SlotState* const> states, Index longest,
                     std::span<const std::int32_t> first, const LogitKey* before, LogitKey* found) {
     const auto count = std::ssize(states);
-    const auto places = write_inputs(model, states, count);
+    inputs_.write(model.capacity(), model.parts().size(), states, count);
     const auto logits = step_logits(count);
-    auto& step = step_of(model, count, longest);
-    auto* const device = upload_step(step, places.positions);
+    auto& step = step_of(model, {count, longest, inputs_.mixed});
+    auto* const device = upload_step(step, inputs_.positions);
     if (step.keys.size() == 0) step.keys = Array<LogitKey>(stream_.device(), count, "drawn tokens");
     std::vector<LogitKey> given;
     if (!before) {
@@ -450,12 +430,12 @@ class Engine::Typed : public Impl {
     const Segment segment{0, 0, count, 1};
     run_recorded(step.drawn, [&] {
       arena_.release();
-      const auto tokens = places.tokens_at(device);
+      const auto tokens = inputs_.tokens_at(device);
       launch(stream_,
              DrawnTokens{.keys = step.keys.view(), .tokens = {const_cast<std::int32_t*>(tokens.data), tokens.size}});
       const auto pass = pass_of(model);
       const auto hidden =
-          model.model().extend(pass, model.weights(), tokens, batch_at(places, device, {&segment, 1}, longest));
+          model.model().extend(pass, model.weights(), tokens, inputs_.batch_at(device, {&segment, 1}, longest));
       model.model().head(pass, model.weights(), hidden, logits);
       launch(stream_, LargestLogit{.logits = logits, .keys = step.keys.view()});
     });
@@ -498,18 +478,18 @@ class Engine::Typed : public Impl {
 
     std::vector<SlotState*> states;
     for (const auto& piece : pieces) states.push_back(entry(chunks[piece.chunk].slot).state.get());
-    const auto places = write_inputs(model, states, rows);
-    auto* tokens = reinterpret_cast<std::int32_t*>(inputs_.data() + places.tokens);
+    inputs_.write(model.capacity(), model.parts().size(), states, rows);
+    auto* tokens = inputs_.at<std::int32_t>(inputs_.tokens);
     for (const auto& piece : pieces)
       tokens = std::copy_n(chunks[piece.chunk].tokens.begin() + piece.begin, piece.length, tokens);
-    const auto sequences_at = [&](const std::byte* device) { return batch_at(places, device, segments, longest); };
-    const auto tokens_at = [&](const std::byte* device) { return places.tokens_at(device); };
+    const auto sequences_at = [&](const std::byte* device) { return inputs_.batch_at(device, segments, longest); };
+    const auto tokens_at = [&](const std::byte* device) { return inputs_.tokens_at(device); };
     const auto pass = pass_of(model);
 
     if (rows == count && streams(model, count)) {
       std::vector<StreamedSequence> list;
       for (std::size_t b = 0; b < states.size(); ++b)
-        list.push_back(sequence_of(*states[b], places.tokens_at(inputs_.data())[static_cast<Index>(b)]));
+        list.push_back(sequence_of(*states[b], inputs_.tokens_at(inputs_.bytes.data())[static_cast<Index>(b)]));
       const auto logits = step_logits(count);
       run_streamed(model, list, longest, logits.data, take_keys(states.size(), true));
       arena_.release();
@@ -527,8 +507,8 @@ class Engine::Typed : public Impl {
                        });
     if (steps) {
       const auto logits = step_logits(count);
-      auto& step = step_of(model, count, longest);
-      const auto* device = upload_step(step, places.positions);
+      auto& step = step_of(model, {count, longest, inputs_.mixed});
+      const auto* device = upload_step(step, inputs_.positions);
       run_recorded(step.recording, [&] {
         arena_.release();
         const auto hidden = model.model().extend(pass, model.weights(), tokens_at(device), sequences_at(device));
@@ -537,10 +517,10 @@ class Engine::Typed : public Impl {
       for (const auto& one : asked) fetch(logits, one.row, one);
     } else {
       arena_.release();
-      const std::byte* device = inputs_.data();
+      const std::byte* device = inputs_.bytes.data();
       if (stream_.device() != Device::Cpu) {
-        const auto copy = arena_.vector<std::byte>(std::ssize(inputs_));
-        upload(stream_, inputs_, copy);
+        const auto copy = arena_.vector<std::byte>(std::ssize(inputs_.bytes));
+        upload(stream_, inputs_.bytes, copy);
         device = copy.data;
       }
       const auto hidden = model.model().extend(pass, model.weights(), tokens_at(device), sequences_at(device));
@@ -584,26 +564,26 @@ class Engine::Typed : public Impl {
     return dense(step_logits_.data(), count, vocabulary);
   }
 
-  typename TierModel<T>::Step& step_of(TierModel<T>& model, Index count, Index longest) {
+  typename TierModel<T>::Step& step_of(TierModel<T>& model, const typename TierModel<T>::StepKey& key) {
     auto& steps = model.steps();
-    const auto found = steps.find({count, longest});
+    const auto found = steps.find(key);
     if (found != steps.end()) return found->second;
     if (steps.size() >= kMostSteps) {
       stream_.wait();
       steps.clear();
     }
-    auto& step = steps[{count, longest}];
-    step.inputs = Array<std::byte>(stream_.device(), std::ssize(inputs_), "tokens and positions");
+    auto& step = steps[key];
+    step.inputs = Array<std::byte>(stream_.device(), std::ssize(inputs_.bytes), "tokens and positions");
     return step;
   }
 
   // Where the inputs lie for the kernels. Pointers are sent only when they changed.
   const std::byte* upload_step(typename TierModel<T>::Step& step, std::size_t pointers) {
-    const bool same =
-        step.uploaded.size() == inputs_.size() && std::memcmp(step.uploaded.data(), inputs_.data(), pointers) == 0;
+    const bool same = step.uploaded.size() == inputs_.bytes.size() &&
+                      std::memcmp(step.uploaded.data(), inputs_.bytes.data(), pointers) == 0;
     const std::size_t begin = same ? pointers : 0;
-    stream_.copy(step.inputs.data() + begin, inputs_.data() + begin, inputs_.size() - begin);
-    if (!same) step.uploaded = inputs_;
+    stream_.copy(step.inputs.data() + begin, inputs_.bytes.data() + begin, inputs_.bytes.size() - begin);
+    if (!same) step.uploaded = inputs_.bytes;
     return step.inputs.data();
   }
 
@@ -687,8 +667,10 @@ class Engine::Typed : public Impl {
   mutable std::map<std::int64_t, Entry> slots_;
   std::map<std::pair<const TierModel<T>*, Index>, std::vector<std::unique_ptr<SlotState>>> pools_;
   std::int64_t last_id_ = 0;
-  std::set<const TierModel<T>*> drawn_tiers_;  // of the run at work
-  std::vector<std::byte> inputs_;
+  // Of the run at work: the model of the single tokens of several tiers, and the models whose tokens are drawn.
+  TierModel<T>* shared_ = nullptr;
+  std::set<const TierModel<T>*> drawn_tiers_;
+  PassInputs inputs_;
   Array<float> step_logits_;
   Array<LogitKey> keys_;
   std::size_t keys_used_ = 0;

@@ -19,6 +19,9 @@ struct EngineOptions {
   bool deterministic = false;
   // Single tokens of a few slots run as one kernel where the device can.
   bool fused = true;
+  // Single tokens of several tiers run in one pass of the largest of them, where each sequence keeps to its own
+  // channels and units, instead of in a pass for each tier. Rounding differs then, so a deterministic engine does not.
+  bool mixed_tiers = false;
   // No recorded launches, for measurements.
   bool eager = false;
   Index piece = 0;  // most tokens of a slot in one pass; 0: chosen for the device

@@ -13,9 +13,10 @@ constexpr Index kFewestRows = 256;
 
 }  // namespace
 
-SlotState::SlotState(const std::vector<StatePart>& parts, const std::vector<Index>& fixed_offsets, Index fixed_bytes,
-                     Index rewind, Stream& stream)
-    : parts_(parts),
+SlotState::SlotState(Capacity of, const std::vector<StatePart>& parts, const std::vector<Index>& fixed_offsets,
+                     Index fixed_bytes, Index rewind, Stream& stream)
+    : capacity(of),
+      parts_(parts),
       fixed_offsets_(fixed_offsets),
       fixed_bytes_(fixed_bytes),
       rewind_(rewind),
@@ -25,8 +26,8 @@ SlotState::SlotState(const std::vector<StatePart>& parts, const std::vector<Inde
   clear();
 }
 
-void SlotState::take_rows(Index capacity) {
-  capacity_ = capacity;
+void SlotState::take_rows(Index room) {
+  capacity_ = room;
   row_offsets_.clear();
   Index size = 0;
   for (const auto& part : parts_) {
@@ -57,7 +58,7 @@ void SlotState::reserve(Index tokens) {
   if (!grows || wanted <= capacity_) return;
   const Index room = static_cast<Index>(std::bit_ceil(static_cast<std::uint64_t>(std::max(wanted, kFewestRows))));
   if (position_ == 0) return take_rows(room);
-  SlotState larger(parts_, fixed_offsets_, 0, rewind_, stream_);
+  SlotState larger(capacity, parts_, fixed_offsets_, 0, rewind_, stream_);
   larger.take_rows(room);
   larger.copy_rows(*this);
   stream_.wait();  // the old cache may still be read

@@ -11,8 +11,10 @@ namespace essh {
 // back: a step reads one and writes the next, so taking back costs nothing. Caches of rows are rings, or grow.
 class SlotState {
  public:
-  SlotState(const std::vector<StatePart>& parts, const std::vector<Index>& fixed_offsets, Index fixed_bytes,
-            Index rewind, Stream& stream);
+  SlotState(Capacity capacity, const std::vector<StatePart>& parts, const std::vector<Index>& fixed_offsets,
+            Index fixed_bytes, Index rewind, Stream& stream);
+
+  const Capacity capacity;
 
   Index position() const { return position_; }
   // Tokens that can be taken back.
@@ -62,7 +64,7 @@ class SlotState {
   // Calls body(row in the cache, position - begin, rows) for positions [begin, end) in order.
   template <class Body>
   void each_run(const StatePart& part, Index begin, Index end, const Body& body) const;
-  void take_rows(Index capacity);
+  void take_rows(Index room);
   void copy_rows(const SlotState& from);
 
   const std::vector<StatePart>& parts_;

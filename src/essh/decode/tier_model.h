@@ -1,5 +1,6 @@
 #pragma once
 #include <map>
+#include <tuple>
 #include <vector>
 
 #include "essh/decode/streamed_model.h"
@@ -38,8 +39,9 @@ class TierModel {
     Array<LogitKey> keys;
     Recording drawn;
   };
-  // By sequences and SequenceBatch::longest.
-  std::map<std::pair<Index, Index>, Step>& steps() { return steps_; }
+  // By sequences, SequenceBatch::longest and whether they have capacities of their own.
+  using StepKey = std::tuple<Index, Index, bool>;
+  std::map<StepKey, Step>& steps() { return steps_; }
 
  private:
   Capacity capacity_;
@@ -50,7 +52,7 @@ class TierModel {
   std::vector<StatePart> parts_;
   std::vector<Index> offsets_;
   Index fixed_bytes_ = 0;
-  std::map<std::pair<Index, Index>, Step> steps_;
+  std::map<StepKey, Step> steps_;
   std::unique_ptr<StreamedModel<T>> streamed_;
   bool asked_for_streamed_ = false;
 };

@@ -21,6 +21,7 @@ struct SelectiveMix {
   Matrix<T> z;                            // (=) tokens x (channels * width); does not alias v0
   Vector<Wide<T>* const> leaving;  // (=) state after the last token; may be empty, leaving[b] may equal entering[b]
   double factor_range = admitted_decay<Wide<T>>();
+  Vector<const std::int32_t> kept = {};  // of single tokens, as in SelectiveStep
 
   // States that each advance by one token: steps of the recurrence, not chunks of one.
   bool single_tokens() const { return length == 1 && entering.size > 0 && leaving.size > 0; }
@@ -54,7 +55,8 @@ void run_parts(Stream& stream, const SelectiveMix<T>& op, Matrix<Wide<T>> write,
                                         .modes = op.modes,
                                         .entering = op.entering,
                                         .leaving = op.leaving,
-                                        .z = op.z});
+                                        .z = op.z,
+                                        .kept = op.kept});
   run(stream, SelectiveScanForward<T>{.sequences = op.sequences,
                                       .length = op.length,
                                       .width = op.width,

@@ -81,6 +81,9 @@ struct SelectiveStep {
   Vector<const Wide<T>* const> entering;  // state of each sequence
   Vector<Wide<T>* const> leaving;         // (=) state after the token; leaving[b] may equal entering[b]
   Matrix<T> z;                            // (=) sequences x (channels * width)
+  // Channels of each sequence; empty: all. The others have no state and read out zero; what is read out grows by
+  // sqrt(channels / kept), so that one scale of the output product fits all.
+  Vector<const std::int32_t> kept = {};
 };
 
 inline Index scan_chunks(Index length) {

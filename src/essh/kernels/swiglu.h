@@ -6,8 +6,9 @@ namespace essh {
 // hidden = silu(gate) * up, silu(x) = x sigmoid(x).
 template <class T>
 struct SwigluForward {
-  Matrix<const T> gate, up;  // tokens x n
-  Matrix<T> hidden;          // (=) may alias gate or up
+  Matrix<const T> gate, up;              // tokens x n
+  Matrix<T> hidden;                      // (=) may alias gate or up
+  Vector<const std::int32_t> kept = {};  // columns of each row, the others are 0; empty: all
 };
 
 template <class T>

@@ -8,14 +8,16 @@ namespace essh {
 
 template <class T>
 void FeedForward<T>::forward(const Pass& pass, const Weights& weights, Matrix<const T> u, const Residual<T>& x,
-                             const Residual<T>& y, Tape* tape) const {
+                             const Residual<T>& y, Tape* tape, Vector<const std::int32_t> kept_units) const {
   const Index units = pass.capacity.ffn;
   const auto linear = gate_up(pass.capacity);
   const auto both = pass.arena.matrix<T>(u.rows, 2 * units);
   const auto mark = pass.arena.mark();
   linear.forward(pass, weights, u, both);
   const auto hidden = tape ? pass.arena.matrix<T>(u.rows, units) : linear.part(both, 0);
-  launch(pass.stream, SwigluForward<T>{.gate = linear.part(both, 0), .up = linear.part(both, 1), .hidden = hidden});
+  launch(
+      pass.stream,
+      SwigluForward<T>{.gate = linear.part(both, 0), .up = linear.part(both, 1), .hidden = hidden, .kept = kept_units});
   if (!pass.ffn_squares.empty())
     launch(pass.stream, ColumnSquares<T>{.x = hidden, .sums = {pass.ffn_squares.row(layer_), units}});
   add_product<T>(pass.stream, hidden, weights[down_].left(units), 1, pass.bits, x, y);

@@ -20,7 +20,7 @@ class FeedForward {
 
   // y may be x.
   void forward(const Pass& pass, const Weights& weights, Matrix<const T> u, const Residual<T>& x, const Residual<T>& y,
-               Tape* tape) const;
+               Tape* tape, Vector<const std::int32_t> kept_units = {}) const;
   // d_u = gradient of u given d_y, rounded to T. Overwrites the tape.
   void backward(const Pass& pass, const Weights& weights, const Gradients<T>& gradients, Matrix<const T> u,
                 Matrix<const T> d_y, const Tape& tape, Matrix<T> d_u) const;

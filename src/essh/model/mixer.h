@@ -63,6 +63,9 @@ struct SequenceBatch {
   // equal); row components have the same memory in both.
   Mirrored<std::byte*> entering, leaving;
   Index longest = 0;  // bound on the positions after this pass, and after any replay of it
+  // Channels and units of each sequence, where they have single tokens and capacities of their own below the pass's;
+  // else null.
+  Mirrored<std::int32_t> channels = {}, units = {};
 
   template <class W>
   Vector<W* const> states(const Mirrored<std::byte*>& table, std::size_t part, const Segment& segment) const {
@@ -71,6 +74,14 @@ struct SequenceBatch {
   }
   std::byte* rows_of(std::size_t part, Index sequence) const {
     return entering.host[static_cast<Index>(part) * count + sequence];
+  }
+  Vector<const std::int32_t> channels_of(const Segment& segment) const {
+    if (!channels.device) return {};
+    return {channels.device + segment.first_sequence, segment.sequences};
+  }
+  Vector<const std::int32_t> all_units() const {
+    if (!units.device) return {};
+    return {units.device, count};
   }
   Vector<const Index> positions_of(const Segment& segment) const {
     return {positions.device + segment.first_sequence, segment.sequences};

@@ -163,7 +163,8 @@ Matrix<T> Model<T>::extend(const Pass& pass, const Weights& weights, Vector<cons
   for (const auto& block : blocks_) {
     const auto mark = pass.arena.mark();
     block.mixer->extend(pass, weights, norm(pass, weights, block.mixer_gain, x, u, {}), x, sequences, block.first_part);
-    block.feed_forward.forward(pass, weights, norm(pass, weights, block.feed_forward_gain, x, u, {}), x, x, nullptr);
+    block.feed_forward.forward(pass, weights, norm(pass, weights, block.feed_forward_gain, x, u, {}), x, x, nullptr,
+                               sequences.all_units());
     pass.arena.release(mark);
   }
   return norm(pass, weights, last_gain_, x, u, {});

@@ -150,7 +150,7 @@ class SpectralMixer : public Mixer<T> {
       const auto rows = [&](Matrix<T> m) { return m.middle(segment.first_row, segment.sequences * segment.length); };
       mix(pass, weights, segment.sequences, segment.length, rows(projection),
           sequences.states<const W>(sequences.entering, first_part, segment), rows(z),
-          sequences.states<W>(sequences.leaving, first_part, segment));
+          sequences.states<W>(sequences.leaving, first_part, segment), sequences.channels_of(segment));
     }
     add_output(pass, weights, z, x, x);
   }
@@ -164,7 +164,8 @@ class SpectralMixer : public Mixer<T> {
   // z = the scan of the projections, or a step of each, without a tape; states, when there are any, go on from where
   // they were.
   void mix(const Pass& pass, const Weights& weights, Index sequences, Index length, Matrix<T> projection,
-           Vector<const W* const> entering, Matrix<T> z, Vector<W* const> leaving) const {
+           Vector<const W* const> entering, Matrix<T> z, Vector<W* const> leaving,
+           Vector<const std::int32_t> kept = {}) const {
     const auto linear = projections(pass.capacity);
     const Index channels = pass.capacity.channels, rows = channels * modes_;
     launch(pass.stream, SelectiveMix<T>{.sequences = sequences,
@@ -182,7 +183,8 @@ class SpectralMixer : public Mixer<T> {
                                         .modes = tables(weights, pass.capacity),
                                         .entering = entering,
                                         .z = z,
-                                        .leaving = leaving});
+                                        .leaving = leaving,
+                                        .kept = kept});
   }
 
   // The gates of the logits in kept.projection.

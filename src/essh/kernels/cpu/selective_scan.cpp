@@ -364,6 +364,10 @@ void run(cpu::Stream& stream, const SelectiveStep<T>& op) {
       known = k;
       const T* v = op.v.row(r) + k * width;
       T* __restrict z = op.z.row(r) + k * width;
+      if (op.kept.size > 0 && k >= op.kept[r]) {
+        std::fill_n(z, width, T(0));
+        continue;
+      }
       const Index size = 2 * modes * width;
       T* state = op.leaving[r] + k * size;
       if (op.entering[r] != op.leaving[r]) std::copy_n(op.entering[r] + k * size, size, state);
@@ -386,6 +390,10 @@ void run(cpu::Stream& stream, const SelectiveStep<T>& op) {
         }
       }
       for (Index p = 0; p < width; ++p) z[p] -= current * v[p];
+      if (op.kept.size > 0) {
+        const T scale = static_cast<T>(std::sqrt(static_cast<double>(channels) / static_cast<double>(op.kept[r])));
+        for (Index p = 0; p < width; ++p) z[p] *= scale;
+      }
     }
   });
 }

@@ -20,6 +20,7 @@ void run(cpu::Stream& stream, const SwigluForward<T>& op) {
         cpu::sigmoid(n, gate, sigmoid);
         for (Index i = 0; i < n; ++i) hidden[i] = gate[i] * sigmoid[i] * up[i];
       }
+      if (op.kept.size > 0) std::fill(op.hidden.row(r) + op.kept[r], op.hidden.row(r) + op.hidden.cols, T(0));
     }
   });
 }

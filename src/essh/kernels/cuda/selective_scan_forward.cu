@@ -164,6 +164,10 @@ __global__ void step(SelectiveStep<T> op) {
   const Index sequence = item / op.v.cols, column = item % op.v.cols;
   const Index channel = column / width;
   const int p = static_cast<int>(column % width);
+  if (op.kept.size > 0 && channel >= op.kept[sequence]) {
+    op.z(sequence, column) = narrow<T>(0);
+    return;
+  }
   const float v = widen(op.v(sequence, column));
   const Index first = channel * modes * 2 * width + p;
   const float* entering = op.entering[sequence] + first;
@@ -184,6 +188,7 @@ __global__ void step(SelectiveStep<T> op) {
     z += op.read(sequence, gate) *
          (x * kc - y * op.modes.readout_sin(channel, mode) - op.modes.zero_lag(channel, mode) * kc * written);
   }
+  if (op.kept.size > 0) z *= sqrtf(static_cast<float>(op.modes.decay.rows) / static_cast<float>(op.kept[sequence]));
   op.z(sequence, column) = narrow<T>(z);
 }
 
@@ -204,6 +209,13 @@ __global__ void __launch_bounds__(kStepWarps * 32) mix_step(SelectiveMix<T> op) 
   const float* entering = op.entering[sequence] + place;
   float* leaving = op.leaving[sequence] + place;
   const bool inside[2] = {lane < width, lane + 32 < width};
+  const int kept_channels = op.kept.size > 0 ? op.kept[sequence] : channels;
+  if (channel >= kept_channels) {
+#pragma unroll
+    for (int i = 0; i < 2; ++i)
+      if (inside[i]) op.z(sequence, channel * width + lane + 32 * i) = narrow<T>(0);
+    return;
+  }
   float a[kStepModes][2], b[kStepModes][2], v[2];
 #pragma unroll
   for (int mode = 0; mode < kStepModes; ++mode) {
@@ -259,9 +271,10 @@ __global__ void __launch_bounds__(kStepWarps * 32) mix_step(SelectiveMix<T> op) 
       }
     }
   }
+  const float grown = sqrtf(static_cast<float>(channels) / static_cast<float>(kept_channels));
 #pragma unroll
   for (int i = 0; i < 2; ++i)
-    if (inside[i]) op.z(sequence, channel * width + lane + 32 * i) = narrow<T>(z[i]);
+    if (inside[i]) op.z(sequence, channel * width + lane + 32 * i) = narrow<T>(z[i] * grown);
 }
 
 }  // namespace

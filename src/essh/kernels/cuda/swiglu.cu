@@ -15,6 +15,12 @@ struct Forward {
     cuda::load(op.up.row(row) + c, up);
 #pragma unroll
     for (int i = 0; i < N; ++i) gate[i] *= cuda::sigmoid(gate[i]) * up[i];
+    if (op.kept.size > 0) {
+#pragma unroll
+      for (int i = 0; i < N; ++i) {
+        if (c + i >= op.kept[row]) gate[i] = 0;
+      }
+    }
     cuda::store(op.hidden.row(row) + c, gate);
   }
 };

@@ -1,0 +1,71 @@
+#pragma once
+#include <vector>
+
+#include "essh/decode/slot_state.h"
+
+namespace essh {
+
+// What the kernels of a pass read besides weights: pointers to the states of its sequences, their positions and
+// capacities, and the tokens. One array, so that one copy brings it to a device.
+struct PassInputs {
+  std::vector<std::byte> bytes;
+  Index count = 0, rows = 0;  // sequences and tokens
+  // Where each kind begins; pointers into entering states at 0.
+  std::size_t leaving = 0, positions = 0, channels = 0, units = 0, tokens = 0;
+  bool mixed = false;  // some sequence has a smaller capacity than the pass
+
+  // All but the tokens.
+  void write(Capacity capacity, std::size_t parts, std::span<SlotState* const> states, Index row_count) {
+    const auto size = states.size();
+    count = static_cast<Index>(size);
+    rows = row_count;
+    leaving = parts * size * sizeof(std::byte*);
+    positions = 2 * leaving;
+    channels = positions + size * sizeof(Index);
+    units = channels + size * sizeof(std::int32_t);
+    tokens = units + size * sizeof(std::int32_t);
+    bytes.resize(tokens + static_cast<std::size_t>(rows) * sizeof(std::int32_t));
+    mixed = false;
+    for (std::size_t b = 0; b < size; ++b) {
+      const auto& state = *states[b];
+      for (std::size_t part = 0; part < parts; ++part) {
+        at<std::byte*>(0)[part * size + b] = state.entering(part);
+        at<std::byte*>(leaving)[part * size + b] = state.leaving(part);
+      }
+      at<Index>(positions)[b] = state.position();
+      at<std::int32_t>(channels)[b] = static_cast<std::int32_t>(state.capacity.channels);
+      at<std::int32_t>(units)[b] = static_cast<std::int32_t>(state.capacity.ffn);
+      mixed = mixed || state.capacity != capacity;
+    }
+  }
+
+  template <class V>
+  V* at(std::size_t begin) {
+    return reinterpret_cast<V*>(bytes.data() + begin);
+  }
+  // As kernels see them, `device` being where the bytes lie for these.
+  Vector<const std::int32_t> tokens_at(const std::byte* device) const {
+    return {reinterpret_cast<const std::int32_t*>(device + tokens), rows};
+  }
+  SequenceBatch batch_at(const std::byte* device, std::span<const Segment> segments, Index longest) const {
+    SequenceBatch batch{.segments = segments,
+                        .count = count,
+                        .positions = mirrored<Index>(device, positions),
+                        .entering = mirrored<std::byte*>(device, 0),
+                        .leaving = mirrored<std::byte*>(device, leaving),
+                        .longest = longest};
+    if (mixed) {
+      batch.channels = mirrored<std::int32_t>(device, channels);
+      batch.units = mirrored<std::int32_t>(device, units);
+    }
+    return batch;
+  }
+
+ private:
+  template <class V>
+  Mirrored<V> mirrored(const std::byte* device, std::size_t begin) const {
+    return {reinterpret_cast<const V*>(bytes.data() + begin), reinterpret_cast<const V*>(device + begin)};
+  }
+};
+
+}  // namespace essh
