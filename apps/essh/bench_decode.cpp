@@ -20,7 +20,7 @@ struct Options {
   DeviceOptions device;
   std::vector<Index> prompts = {}, depths = {2048}, batches = {1};
   DecodingBench bench;
-  bool eager = false, unfused = false, profile = false, json = false;
+  bool eager = false, unfused = false, mixed = false, profile = false, json = false;
 
   EngineOptions engine() const {
     auto options = device.engine();
@@ -56,13 +56,18 @@ Json measure_prompt(const Options& o, OpenDevice& device, const StoredModel& mod
   return line;
 }
 
-Json measure_steps(const Options& o, OpenDevice& device, const StoredModel& model, const Tier& tier, double read_rate) {
-  const auto rates = measure_decoding(model, tier, device.stream, o.engine(), o.bench);
+Json measure_steps(const Options& o, OpenDevice& device, const StoredModel& model, const std::vector<Tier>& tiers,
+                   double read_rate) {
+  const auto rates = o.mixed ? measure_mixed_decoding(model, tiers, device.stream, o.engine(), o.bench)
+                             : measure_decoding(model, tiers[0], device.stream, o.engine(), o.bench);
   const double ms = rates.median_ms(), tokens = 1e3 * static_cast<double>(o.bench.batch);
   std::vector<double> samples;
   for (const double step : rates.step_ms) samples.push_back(tokens / step);
-  Json line = common_fields(o, device, model, tier);
-  line.update({{"n_prompt", 0},
+  Json line = common_fields(o, device, model, tiers[0]);
+  std::vector<std::string> names;
+  for (const auto& tier : tiers) names.push_back(tier.name);
+  line.update({{"tier", fmt::format("{}", fmt::join(names, "+"))},
+               {"n_prompt", 0},
                {"n_gen", o.bench.steps},
                {"n_depth", o.bench.depth},
                {"n_batch", o.bench.batch},
@@ -123,14 +128,21 @@ void run(Options o) {
   const auto model = open_bench_model(o.model);
   const double read_rate = measure_read_rate(device.stream);
   Json lines = Json::array();
+  std::vector<std::vector<Tier>> groups;
   for (const auto& name : o.tiers) {
     const auto tier = find_tier(model_of_run(o.model), model.config(), name);
     for (const Index length : o.prompts) lines.push_back(measure_prompt(o, device, model, tier, length));
+    if (o.mixed && !groups.empty())
+      groups[0].push_back(tier);
+    else
+      groups.push_back({tier});
+  }
+  for (const auto& tiers : groups) {
     for (const Index depth : o.depths) {
       for (const Index batch : o.batches) {
         o.bench.depth = depth;
         o.bench.batch = batch;
-        lines.push_back(measure_steps(o, device, model, tier, read_rate));
+        lines.push_back(measure_steps(o, device, model, tiers, read_rate));
       }
     }
   }
@@ -178,6 +190,7 @@ void add_bench_decode(Verb& verb) {
   add_number(*kind, "--warmup", o->bench.warmup, "steps before the first timed one", 0, 1 << 20)->capture_default_str();
   kind->add_option("-o,--output", o->output, "md, json or csv")->one_of({"md", "json", "csv"})->capture_default_str();
   kind->add_flag("--json", o->json, "print JSON");
+  kind->add_flag("--mixed", o->mixed, "the tiers of --tier in turn in one batch, instead of one after the other");
   kind->add_flag("--unfused", o->unfused, "kernel by kernel, as a CUDA graph");
   kind->add_flag("--eager", o->eager, "without a CUDA graph");
   kind->add_flag("--profile", o->profile, "GPU time by kernel, of a few further steps");

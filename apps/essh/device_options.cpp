@@ -52,6 +52,13 @@ void DeviceOptions::add_deterministic(Verb& verb) {
                 "on CUDA: the same bits whatever else runs beside a sequence, at some cost in speed");
 }
 
+void DeviceOptions::add_mixed_tiers(Verb& verb) {
+  verb.add_flag(
+      "--mixed-tiers", mixed_tiers,
+      "texts of several tiers advance in one pass of the largest, which reads the weights once for all of them, "
+      "instead of in a pass for each tier; not with --deterministic");
+}
+
 OpenDevice::OpenDevice(const DeviceOptions& options)
     : stream(open_stream(own_device(options.device), options.threads > 0 ? options.threads : available_cores())) {
   const auto folder = cache_folder();

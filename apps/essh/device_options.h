@@ -12,7 +12,7 @@ struct DeviceOptions {
   std::string device = "auto";
   std::string precision = "auto";
   int threads = 0;
-  bool deterministic = false;
+  bool deterministic = false, mixed_tiers = false;
 
   void add_to(Verb& verb);
   // Without --precision, for verbs that take the precision from elsewhere.
@@ -20,7 +20,11 @@ struct DeviceOptions {
   // --deterministic, of verbs that run several sequences at once.
   void add_deterministic(Verb& verb);
   Precision chosen_precision() const { return parse_precision(precision); }
-  EngineOptions engine() const { return {.precision = chosen_precision(), .deterministic = deterministic}; }
+  // --mixed-tiers, of verbs that serve several tiers at once.
+  void add_mixed_tiers(Verb& verb);
+  EngineOptions engine() const {
+    return {.precision = chosen_precision(), .deterministic = deterministic, .mixed_tiers = mixed_tiers};
+  }
 };
 
 // The stream that the options ask for. Algorithms autotuned on a GPU are cached in the user's cache folder, so that

@@ -201,6 +201,7 @@ void add_serve(Verb& app) {
   verb->add_flag("--bytes", o->bytes, "tokens are raw bytes");
   o->device.add_to(*verb);
   o->device.add_deterministic(*verb);
+  o->device.add_mixed_tiers(*verb);
   verb->add_flag("--force", o->force, "run although weights are NaN or infinite");
   verb->add_flag("--check", o->check, "load the model, check the options and end");
   verb->footer(

@@ -82,6 +82,52 @@ DecodingRates measure_decoding(const StoredModel& model, const Tier& tier, Strea
   return result;
 }
 
+DecodingRates measure_mixed_decoding(const StoredModel& model, const std::vector<Tier>& tiers, Stream& stream,
+                                     EngineOptions engine_options, const DecodingBench& bench) {
+  ESSH_ASSERT(!tiers.empty() && bench.batch > 0 && bench.depth > 0 && bench.steps > 0 && bench.repetitions > 0);
+  engine_options.mixed_tiers = true;
+  Engine engine(model, stream, engine_options);
+  const auto rows = engine.precision() == Precision::BFloat16 ? Format::BF16 : Format::F32;
+  Rng rng(1);
+  std::vector<std::int32_t> prompt(static_cast<std::size_t>(bench.depth));
+  for (auto& token : prompt)
+    token = static_cast<std::int32_t>(rng.below(static_cast<std::uint64_t>(engine.config().vocab_size)));
+  DecodingRates result;
+  std::vector<Slot> slots;
+  for (Index b = 0; b < bench.batch; ++b) {
+    const auto t = static_cast<std::size_t>(b) % tiers.size();
+    if (static_cast<std::size_t>(b) >= tiers.size()) {
+      slots.push_back(engine.fork(slots[t]));
+    } else {
+      slots.push_back(engine.open(tiers[t]));
+      const Chunk chunk{.slot = slots.back(), .tokens = prompt, .wanted = Wanted::Nothing};
+      engine.run({&chunk, 1});
+      result.weight_bytes = std::max(result.weight_bytes, engine.weight_bytes(tiers[t]));
+    }
+    result.state_bytes += engine.state_bytes(slots.back()) / static_cast<std::size_t>(bench.batch);
+    result.moved_bytes += state_traffic(model.cut(tiers[t].capacity).config(), rows, bench.depth);
+  }
+  result.moved_bytes += static_cast<double>(result.weight_bytes);
+  std::vector<std::int32_t> last(slots.size(), prompt[0]);
+  std::vector<Chunk> chunks;
+  for (std::size_t b = 0; b < slots.size(); ++b)
+    chunks.push_back({.slot = slots[b], .tokens = {&last[b], 1}, .wanted = Wanted::Token});
+  Outputs outputs;
+  const auto steps = [&](int count) {
+    for (int i = 0; i < count; ++i) {
+      engine.run(chunks, outputs);
+      for (std::size_t b = 0; b < last.size(); ++b) last[b] = outputs.entries[b].token;
+    }
+  };
+  steps(bench.warmup);
+  for (int i = 0; i < bench.repetitions; ++i) {
+    const auto start = Clock::now();
+    steps(bench.steps);
+    result.step_ms.push_back(1e3 * seconds_since(start) / bench.steps);
+  }
+  return result;
+}
+
 double measure_read_rate(Stream& stream) {
   if (stream.device() == Device::Cpu) return 0;
   constexpr Index kElements = Index{1} << 29;

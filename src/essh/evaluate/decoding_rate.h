@@ -28,6 +28,10 @@ struct DecodingRates {
 DecodingRates measure_decoding(const StoredModel& model, const Tier& tier, Stream& stream, EngineOptions engine,
                                const DecodingBench& bench);
 
+// The same for sequences of several tiers in turn, of one loaded parent, which share a pass where that pays.
+DecodingRates measure_mixed_decoding(const StoredModel& model, const std::vector<Tier>& tiers, Stream& stream,
+                                     EngineOptions engine, const DecodingBench& bench);
+
 // Bytes per second that the device reads from a large array; best of a few passes. 0 on the CPU.
 double measure_read_rate(Stream& stream);
 
