@@ -1,4 +1,5 @@
 #pragma once
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -350,6 +351,42 @@ inline void check_mixed_tiers(Stream& stream, EngineOptions options, double boun
     const float best = *std::ranges::max_element(x);
     EXPECT_GE(x[static_cast<std::size_t>(found.entries[i].token)], best - 2 * bound * std::abs(best)) << i;
     EXPECT_EQ(apart.position(a[i]), together.position(b[i]));
+  }
+}
+
+// Ten thousand single tokens end where chunks of them end, and take no more memory on the way.
+inline void check_no_drift(Stream& stream, EngineOptions options, double bound,
+                           const StoredModel& family = engine_family()) {
+  Engine engine(family, stream, options);
+  constexpr std::size_t kTokens = 10000, kLooks = 10;
+  const auto tokens = random_tokens(kTokens, engine.config().vocab_size, 12);
+  for (const char* name : {"T1", "T10"}) {
+    const auto tier = find_tier(engine.config(), name);
+    const auto steps = engine.open(tier), chunks = engine.open(tier);
+    std::vector<double> errors;
+    for (std::size_t look = 0; look < kLooks; ++look) {
+      const auto part = std::span(tokens).subspan(look * kTokens / kLooks, kTokens / kLooks);
+      const Chunk whole{.slot = chunks, .tokens = part};
+      const auto exact = last_logits(engine.run({&whole, 1}).entries[0]);
+      std::vector<float> found;
+      for (std::size_t i = 0; i < part.size(); ++i) {
+        const Chunk one{.slot = steps,
+                        .tokens = part.subspan(i, 1),
+                        .wanted = i + 1 == part.size() ? Wanted::Last : Wanted::Nothing};
+        const auto outputs = engine.run({&one, 1});
+        if (one.wanted == Wanted::Last) found = last_logits(outputs.entries[0]);
+      }
+      double largest = 0, error = 0;
+      for (std::size_t k = 0; k < exact.size(); ++k) {
+        largest = std::max(largest, std::abs(static_cast<double>(exact[k])));
+        error = std::max(error, std::abs(static_cast<double>(exact[k]) - static_cast<double>(found[k])));
+      }
+      errors.push_back(error / largest);
+    }
+    EXPECT_LE(*std::ranges::max_element(errors), bound) << name;
+    fmt::print("{}: single tokens against chunks, {:.1e} after {} tokens, {:.1e} after {}\n", name, errors.front(),
+               kTokens / kLooks, errors.back(), kTokens);
+    EXPECT_EQ(engine.state_bytes(steps), engine.state_bytes(chunks)) << name;
   }
 }
 

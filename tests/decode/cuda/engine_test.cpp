@@ -44,6 +44,11 @@ TEST_P(EngineCuda, TokensAloneAreThoseOfTheLogits) {
   check_tokens(stream, {.precision = precision(), .fused = false}, family_model());
 }
 
+TEST_P(EngineCuda, TenThousandStepsDoNotDrift) {
+  Stream stream(std::make_unique<cuda::Stream>());
+  check_no_drift(stream, {.precision = precision()}, precision() == Precision::Float32 ? 3e-5 : 4e-2, family_model());
+}
+
 TEST_P(EngineCuda, TiersShareAPass) {
   Stream stream(std::make_unique<cuda::Stream>());
   check_mixed_tiers(stream, {.precision = precision()}, precision() == Precision::Float32 ? 2e-5 : 4e-2,
