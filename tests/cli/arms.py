@@ -75,7 +75,9 @@ class Arms(unittest.TestCase):
         lines = made.stdout.splitlines()
         for row in table["rows"]:
             line = next((line for line in lines if line.startswith(f"{row['arm']}, seed {SEED} ")), "")
-            own = [float(cell.split("/")[0]) for cell in re.sub(r"\([^)]*\)", "", line[44:]).split() if cell != "-"]
+            cells = [cell.split("/")[0] for cell in re.sub(r"\([^)]*\)", "", line[44:]).split() if cell != "-"]
+            self.assertTrue(all(re.fullmatch(r"[0-9.]+|inf|nan", cell) for cell in cells), f"{line!r} of\n{made.stdout}")
+            own = [float(cell) for cell in cells]
             self.assertTrue(own, f"{row['arm']} shows nothing:\n{made.stdout}")
             self.assertTrue(all(math.isfinite(value) and value >= 0 for value in own), line)
 
