@@ -99,6 +99,8 @@ void run(Options o) {
                         .limits = o.limits,
                         .max_body = o.http.max_body,
                         .frontier = frontier};
+  if (o.device.mixed_tiers && o.device.deterministic)
+    fail(ErrorKind::Usage, "serve: --mixed-tiers changes rounding with the texts beside a text; use one of the two");
   OpenDevice device(o.device);
   Engine engine(StoredModel::open(folder, o.force ? NonFinite::Accept : NonFinite::Refuse), device.stream,
                 o.device.engine());
