@@ -129,7 +129,7 @@ class ScaleOut(unittest.TestCase):
         connection, reply = server.open_stream(max_tokens=60000)
         connection.close()
         reply.close()
-        server.wait_for("essh_running", 0)
+        server.wait_for('essh_cancelled_total{reason="disconnected"}', 1)
         text = server.request("GET", "/metrics")[2]
         self.assertEqual(server.end()[0], 0)
         families = dict(re.findall(r"^# TYPE (\S+) (\S+)$", text, re.MULTILINE))
