@@ -3,7 +3,7 @@
 
 namespace essh {
 
-// One AdamW step over a flat run of elements, with g = clip * gradient:
+// One AdamW step over a flat range of elements, with g = clip * gradient:
 //   first = b1 first + (1-b1) g,  second = b2 second + (1-b2) g^2
 //   weight -= rate (first / (1 - b1^step) / (sqrt(second / (1 - b2^step)) + eps) + decay weight)
 template <class W>

@@ -3,7 +3,7 @@
 
 namespace essh {
 
-// to = from, row by row. They do not overlap.
+// to = from, row by row. `from` and `to` do not overlap.
 template <class T>
 struct Copy {
   Matrix<const T> from;

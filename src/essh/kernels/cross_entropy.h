@@ -5,8 +5,8 @@ namespace essh {
 
 inline constexpr std::int32_t kIgnoredTarget = -1;
 
-// loss[r] = log sum exp(logits[r]) - logits[r][target[r]], 0 for ignored targets. With d_logits, also its gradient
-// times `scale`.
+// loss[r] = log sum exp(logits[r]) - logits[r][target[r]], 0 for ignored targets. A non-empty d_logits receives the
+// gradient times `scale`.
 template <class T>
 struct CrossEntropy {
   Matrix<const T> logits;  // tokens x vocabulary

@@ -5,8 +5,8 @@ namespace essh {
 
 // Losses of a student p against labels and a fixed teacher t, row by row:
 //   label * CE(p, target) + kl * KL(t || p) + tv * TV(t, p),  TV = 1/2 sum |t - p|
-// and the gradient of their sum, times `scale`, with respect to the student's logits. Rows with an ignored target count
-// nothing.
+// d_logits is the gradient of their sum, times `scale`, with respect to the student's logits. Rows with an ignored
+// target contribute zero.
 template <class T>
 struct Distillation {
   Matrix<const T> logits;   // tokens x vocabulary

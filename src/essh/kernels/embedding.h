@@ -4,8 +4,8 @@
 
 namespace essh {
 
-// x[r] = table[tokens[r]]. Tokens are inside the table; whoever takes them from outside checks. X, the type of x, is T
-// or Wide<T>.
+// x[r] = table[tokens[r]]. Precondition: every token is inside the table; callers check tokens from outside. X, the
+// type of x, is T or Wide<T>.
 template <class T, class X = T>
 struct EmbeddingForward {
   Vector<const std::int32_t> tokens;

@@ -3,7 +3,7 @@
 
 namespace essh {
 
-// From logits without bias to write = 2 sigmoid(s + b), read = 2 sigmoid(s + b), clock = softplus(s + b).
+// write = 2 sigmoid(s + b), read = 2 sigmoid(s + b), clock = softplus(s + b), from logits s without bias.
 template <class T>
 struct GatesForward {
   Matrix<const T> write_logits, read_logits, clock_logits;  // tokens x (channels * modes)
@@ -11,7 +11,7 @@ struct GatesForward {
   Matrix<Wide<T>> write, read, clock;                       // (=) each may alias its logits
 };
 
-// From gradients of the gates to gradients of the logits; their sums over tokens are added to the biases'.
+// Gradients of the logits from those of the gates; their sums over tokens are added to d_*_bias.
 template <class T>
 struct GatesBackward {
   Matrix<const Wide<T>> write, read, clock;

@@ -5,9 +5,9 @@ namespace essh {
 
 enum class Transpose { No, Yes };
 
-// c = alpha * op(a) * op(b) + beta * addend, where no addend stands for c itself. With beta 0 neither is read. c
-// aliases neither a nor b. On the CPU each element is one chain of fused multiply-adds from zero in the order of the
-// inner index, then scaled and added: its bits depend on nothing but one row of op(a) and one column of op(b).
+// c = alpha * op(a) * op(b) + beta * addend; an empty addend means c itself. With beta 0 neither c nor the addend is
+// read. c aliases neither a nor b. On the CPU each element is one chain of fused multiply-adds from zero in the order
+// of the inner index, then scaled and added: its bits depend only on one row of op(a) and one column of op(b).
 template <class T, class Out = T>
 struct Gemm {
   Matrix<const T> a;

@@ -22,7 +22,7 @@ struct RmsNormBackward {
   Matrix<const T> d_y;
   Matrix<X> d_x;           // (+=)
   Vector<Wide<T>> d_gain;  // (+=)
-  Matrix<T> rounded = {};  // (=) d_x once more, as an operand of products; may be empty
+  Matrix<T> rounded = {};  // (=) a copy of the new d_x in T, an operand of products; may be empty
 };
 
 template <class T, class X>

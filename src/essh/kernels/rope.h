@@ -6,7 +6,7 @@ namespace essh {
 enum class Rotation { Forward, Inverse };
 
 // Rotary position embedding in the half-split layout, in place: for each head, column i < head_dim/2 pairs with column
-// i + head_dim/2 and turns by position * theta^(-2i/head_dim). The inverse is the gradient.
+// i + head_dim/2 and rotates by position * theta^(-2i/head_dim). The inverse rotation is the gradient.
 template <class T>
 struct Rope {
   Matrix<T> x;  // (sequences * length) x (heads * head_dim)

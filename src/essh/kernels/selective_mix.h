@@ -5,9 +5,9 @@
 
 namespace essh {
 
-// Gates, value blend and scan or step as one, for passes that keep nothing for a gradient: all that lies between the
-// projections of a spectral mixer and its output. The CUDA version shares the kernels of selective_scan_forward.cu and
-// stands there.
+// Gates, value blend, then scan or step, fused: everything between the projections of a spectral mixer and its output.
+// For inference: nothing is kept for a gradient. The CUDA version is in selective_scan_forward.cu, whose kernels it
+// shares.
 template <class T>
 struct SelectiveMix {
   Index sequences, length, width;
@@ -15,15 +15,15 @@ struct SelectiveMix {
   Matrix<T> write_logits, read_logits, clock_logits;        // tokens x (channels * modes); may be overwritten
   Vector<const Wide<T>> write_bias, read_bias, clock_bias;  // channels * modes
   Vector<const Wide<T>> blend;                              // channels
-  double eps;                                               // of the blend
+  double eps;                                               // epsilon of the value blend
   Modes<const Wide<T>> modes;
-  Vector<const Wide<T>* const> entering;  // state of each sequence, or empty for zero
+  Vector<const Wide<T>* const> entering;  // state of each sequence; empty means zero
   Matrix<T> z;                            // (=) tokens x (channels * width); does not alias v0
   Vector<Wide<T>* const> leaving;  // (=) state after the last token; may be empty, leaving[b] may equal entering[b]
   double factor_range = admitted_decay<Wide<T>>();
-  Vector<const std::int32_t> kept = {};  // of single tokens, as in SelectiveStep
+  Vector<const std::int32_t> kept = {};  // single tokens only, as in SelectiveStep
 
-  // States that each advance by one token: steps of the recurrence, not chunks of one.
+  // Every sequence advances by one token: runs the recurrent step, not a chunk of length one.
   bool single_tokens() const { return length == 1 && entering.size > 0 && leaving.size > 0; }
 };
 
@@ -32,7 +32,7 @@ void run(cpu::Stream&, const SelectiveMix<T>&);
 template <class T>
 void run(cuda::Stream&, const SelectiveMix<T>&);
 
-// Its three parts one after the other, with room for the gates, which may be that of their logits.
+// The unfused version: gates, blend and scan one after the other. The gates may overwrite their logits.
 template <class T, class Stream>
 void run_parts(Stream& stream, const SelectiveMix<T>& op, Matrix<Wide<T>> write, Matrix<Wide<T>> read,
                Matrix<Wide<T>> clock) {

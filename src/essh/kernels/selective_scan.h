@@ -11,11 +11,11 @@ namespace essh {
 //   H(t) = rho e^{-clock(t)} R(theta) H(t-1) + write(t) e1 v_k(t)^T           H in R^{2 x P}
 //   z_k(t) = sum_i read(t) (H(t)^T kappa - zero_lag write(t) kappa_c v_k(t))   kappa = (kappa_c, -kappa_s)
 // A state is stored as [channel][mode][2][P]. Kernels take one pointer per sequence, so states may lie anywhere; the
-// vectors of pointers lie where the kernel runs.
+// vectors of pointers are in the memory of the kernel's device.
 
 inline constexpr Index kScanChunk = 64;
 
-// The modal tables of the retained channels, all channels x modes.
+// The modal tables of the retained channels, each channels x modes.
 template <class W>
 struct Modes {
   Matrix<W> decay, frequency, readout_cos, readout_sin, zero_lag;
@@ -29,9 +29,9 @@ struct Modes {
   }
 };
 
-// Largest accumulated decay of a chunk for which the endpoint factors e^{-(l(t)-c)} and e^{l(s)-c}, centred at half of
-// it, stay inside the range of W with a margin: 2 E_safe of the paper's admission test. The test is made for each
-// sequence, chunk and mode by itself, so what a sequence computes never depends on its neighbours in the batch.
+// Largest accumulated decay of a chunk for which the endpoint factors e^{-(l(t)-c)} and e^{l(s)-c}, c half of that
+// decay, stay inside the range of W with a margin: 2 E_safe of the paper's admission test. The test is per sequence,
+// chunk and mode, so a sequence's result never depends on its neighbours in the batch.
 template <class W>
 double admitted_decay() {
   constexpr double kMargin = 2e-3;
@@ -47,14 +47,15 @@ struct SelectiveScanForward {
   Matrix<const T> v;                         // tokens x (channels * width)
   Matrix<const Wide<T>> write, read, clock;  // tokens x (channels * modes)
   Modes<const Wide<T>> modes;
-  Vector<const Wide<T>* const> entering;  // state of each sequence, or empty for zero
+  Vector<const Wide<T>* const> entering;  // state of each sequence; empty means zero
   Matrix<T> z;                            // (=) tokens x (channels * width); does not alias v
   Matrix<Wide<T>> boundary;  // (=) (sequences * chunks) x state entering each chunk, kept for backward; may be empty
   Vector<Wide<T>* const> leaving;  // (=) state after the last token; may be empty, leaving[b] may equal entering[b]
   double factor_range = admitted_decay<Wide<T>>();
 };
 
-// `boundary` comes from the forward pass. Gradients of inputs are (=), those of the modal tables (+=).
+// `boundary` comes from the forward pass. Gradients of inputs are set (=), gradients of the modal tables accumulate
+// (+=).
 template <class T>
 struct SelectiveScanBackward {
   Index sequences, length, width;
@@ -63,7 +64,7 @@ struct SelectiveScanBackward {
   Modes<const Wide<T>> modes;
   Matrix<const Wide<T>> boundary;
   Matrix<const T> d_z;
-  Matrix<const Wide<T>> d_leaving;           // or empty for zero
+  Matrix<const Wide<T>> d_leaving;           // empty means zero
   Matrix<T> d_v;                             // (=)
   Matrix<Wide<T>> d_write, d_read, d_clock;  // (=)
   Modes<Wide<T>> d_modes;                    // (+=)
@@ -81,8 +82,8 @@ struct SelectiveStep {
   Vector<const Wide<T>* const> entering;  // state of each sequence
   Vector<Wide<T>* const> leaving;         // (=) state after the token; leaving[b] may equal entering[b]
   Matrix<T> z;                            // (=) sequences x (channels * width)
-  // Channels of each sequence; empty: all. The others have no state and read out zero; what is read out grows by
-  // sqrt(channels / kept), so that one scale of the output product fits all.
+  // Channels kept by each sequence; empty means all. Channels beyond have no state and read out zero. The readout is
+  // scaled by sqrt(channels / kept), so that one scale of the output product fits every sequence.
   Vector<const std::int32_t> kept = {};
 };
 

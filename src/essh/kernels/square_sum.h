@@ -3,8 +3,8 @@
 
 namespace essh {
 
-// sum += sum over i of x[i]^2. Short runs are summed in W and those sums in double, in a fixed order whatever the
-// number of threads.
+// sum += sum over i of x[i]^2. Short ranges are summed in W and their sums in double, in an order that does not depend
+// on the number of threads.
 template <class W>
 struct SquareSum {
   Vector<const W> x;

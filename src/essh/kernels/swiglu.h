@@ -8,15 +8,15 @@ template <class T>
 struct SwigluForward {
   Matrix<const T> gate, up;              // tokens x n
   Matrix<T> hidden;                      // (=) may alias gate or up
-  Vector<const std::int32_t> kept = {};  // columns of each row, the others are 0; empty: all
+  Vector<const std::int32_t> kept = {};  // columns kept in each row, the others are 0; empty means all
 };
 
 template <class T>
 struct SwigluBackward {
   Matrix<const T> gate, up;
   Matrix<const T> d_hidden;
-  Matrix<T> d_gate, d_up;  // (=) may alias gate and up, or d_hidden (one of them)
-  Matrix<T> hidden = {};   // (=) silu(gate) * up again, when wanted
+  Matrix<T> d_gate, d_up;  // (=) may alias gate and up; one of them may alias d_hidden
+  Matrix<T> hidden = {};   // (=) silu(gate) * up recomputed; may be empty
 };
 
 template <class T>

@@ -3,12 +3,11 @@
 
 namespace essh {
 
-// Causal softmax attention over the last `window` positions, the current one included; a window of past + queries or
-// more sees everything before. Query row j of a sequence stands at key row past + j and sees key rows
-// (past + j - window, past + j]. The number of heads is a multiple of that of kv heads, and query head h reads kv head
-// h / (heads / kv_heads).
+// Causal softmax attention over the last `window` positions, the current one included; a window of at least past +
+// queries is full attention. Query row j of a sequence is at position past + j and sees key rows (past + j - window,
+// past + j]. heads is a multiple of kv_heads, and query head h reads kv head h / (heads / kv_heads).
 //
-// The result of a sequence does not depend on the other sequences of a launch, bit for bit.
+// A sequence's result does not depend on the other sequences of a launch, bit for bit.
 template <class T>
 struct WindowAttentionForward {
   Index sequences, queries, past;
@@ -19,7 +18,7 @@ struct WindowAttentionForward {
   Matrix<Wide<T>> log_sum;  // (=) (sequences * queries) x heads, log of the softmax denominator; may be empty
 };
 
-// For past = 0.
+// Requires past = 0.
 template <class T>
 struct WindowAttentionBackward {
   Index sequences, length;
@@ -27,7 +26,7 @@ struct WindowAttentionBackward {
   Matrix<const T> q, k, v, out;
   Matrix<const Wide<T>> log_sum;
   Matrix<const T> d_out;
-  Matrix<T> d_q, d_k, d_v;  // (=) those of k and v summed over the query heads that read them
+  Matrix<T> d_q, d_k, d_v;  // (=) d_k and d_v are summed over the query heads that share a kv head
 };
 
 template <class T>

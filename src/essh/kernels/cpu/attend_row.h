@@ -9,7 +9,7 @@
 
 namespace essh::cpu {
 
-// Softmax over scores [begin, end) of `columns` scores times `scale`: weights (=) in place, zero elsewhere. Returns the
+// Softmax in place over scale * scores[begin, end) of a row of `columns`: becomes weights, zero elsewhere. Returns the
 // log of the denominator.
 template <class T>
 T softmax_row(T* scores, Index columns, Index begin, Index end, T scale) {
@@ -26,14 +26,14 @@ T softmax_row(T* scores, Index columns, Index begin, Index end, T scale) {
   return top + std::log(total);
 }
 
-// Keys and values of neighbouring positions, one head's columns of each.
+// Keys and values of consecutive positions, one head's columns of each.
 template <class T>
 struct KeyValueRows {
   Matrix<const T> keys, values;
 };
 
-// out = the attention of one query over the rows of all pieces, in their order; how rows are cut into pieces does not
-// change a bit. `scores` has room for one number per row. Returns the log of the softmax denominator.
+// out = the attention of one query over the rows of all pieces, in order; the division into pieces does not change a
+// bit. `scores` has room for one number per row. Returns the log of the softmax denominator.
 template <class T>
 T attend_row(const T* q, std::span<const KeyValueRows<T>> pieces, T* scores, T* out) {
   const Index dim = pieces[0].keys.cols;

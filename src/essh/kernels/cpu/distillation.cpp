@@ -9,7 +9,7 @@
 namespace essh {
 namespace {
 
-// weights (=) softmax(logits); returns log of the sum of exp(logits).
+// weights = softmax(logits); returns log sum exp(logits).
 template <class T>
 double softmax(const T* logits, Index count, T* weights) {
   const T largest = *std::max_element(logits, logits + count);

@@ -36,7 +36,7 @@ void run(cpu::Stream& stream, const EmbeddingForward<T, X>& op) {
 
 template <class T>
 void run(cpu::Stream& stream, const EmbeddingBackward<T>& op) {
-  // Column ranges: a token may occur many times, and its sum keeps the order of the rows.
+  // Threads own column ranges: a token may occur in many rows, and its sum must keep their order.
   stream.pool().split(op.d_x.cols, [&](Index begin, Index end, int) {
     for (Index r = 0; r < op.tokens.size; ++r) {
       const T* d_x = op.d_x.row(r);

@@ -5,21 +5,20 @@
 namespace essh::cpu {
 namespace {
 
-// Rows of a weight that are multiplied together: two vectors of them, so that one chain of additions need not wait for
-// itself.
+// Vectors of weight rows multiplied together: two independent chains of additions hide each other's latency.
 constexpr int kGroups = 2;
 template <class T>
 constexpr Index kPanel = kGroups* kLanes<T>;
 constexpr Index kLine = 64;  // bytes of a cache line
 #ifdef __aarch64__
-constexpr bool kMultipliesByLane = true;  // of another vector, without a load
+constexpr bool kMultipliesByLane = true;  // multiply-add takes a scalar from a lane of another vector, without a load
 #else
 constexpr bool kMultipliesByLane = false;
 #endif
-constexpr int kTogether = kManyRegisters ? 4 : 2;  // rows of x
+constexpr int kTogether = kManyRegisters ? 4 : 2;  // rows of x multiplied together
 
-// sums[Rows][kPanel] = the products of Rows rows of x with kPanel rows of a weight. Strides in elements of x, in bytes
-// of the weight. The panel `ahead` bytes further on is fetched into the second-level cache.
+// sums[Rows][kPanel] = products of Rows rows of x with kPanel rows of a weight. x_stride is in elements, `stride` in
+// bytes. Prefetches the panel `ahead` bytes further on into the second-level cache.
 template <class T, Format format, int Rows>
 __attribute__((noinline)) void panel_products(const T* x, Index x_stride, const std::byte* weight, Index stride,
                                               Index inner, Index ahead, T* sums) {
@@ -52,14 +51,14 @@ __attribute__((noinline)) void panel_products(const T* x, Index x_stride, const 
       });
     } else {
       unrolled<kGroups>([&](auto g) __attribute__((always_inline)) {
-        // Unknown to be the same for every group: kept in registers for the next one, elements of x push out the sums.
+        // Hides from the compiler that all groups read the same x: cached in registers, it would spill the sums.
         const T* from = x + k;
         asm volatile("" : "+r"(from));
         Columns::visit(rows(g(), k), stride, add(from, g));
       });
     }
   };
-  // Along the rows of the next panel, which are one row where nothing lies between them: as memory streams fastest.
+  // Prefetches along the rows of the next panel, as one row if they are contiguous: sequential lines stream fastest.
   const std::byte *row_ahead = weight + ahead, *line_ahead = row_ahead;
   const Index row_bytes = stride == inner * Columns::kBytes ? kPanel<T> * stride : inner * Columns::kBytes;
   Index k = 0;
@@ -78,12 +77,12 @@ __attribute__((noinline)) void panel_products(const T* x, Index x_stride, const 
   });
 }
 
-// A panel of one weight: rows [first, first + kPanel), of which those from `fresh` on are results of its own.
+// A panel of one weight: rows [first, first + kPanel). Rows before `fresh` belong to the previous panel's results.
 struct Panel {
   const Weight* weight;
-  Index column;  // of the weight's first row in the result
+  Index column;  // column of the result for the weight's first row
   Index first, fresh;
-  bool another;  // below it
+  bool another;  // a whole panel follows
 };
 
 template <class T>

@@ -7,10 +7,10 @@
 
 namespace essh::cpu {
 
-// Up to this many rows, packing a weight costs more than it gains.
+// Up to this many rows, packing a weight costs more than it saves.
 inline constexpr Index kFewRows = 16;
 
-// result of x times the weights' transposes, side by side. Reads each weight once and in place, every thread a range of
+// result = x times the weights' transposes, concatenated. Reads each weight once and in place, each thread a range of
 // its rows. Every sum is one chain of fused multiply-adds in the order of the inner index.
 template <class T>
 void few_rows(Stream& stream, Matrix<const T> x, std::span<const Weight> weights, const ProductResult<T>& result);

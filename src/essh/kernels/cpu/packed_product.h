@@ -7,31 +7,31 @@
 #include "essh/kernels/cpu/small_gemm.h"
 #include "essh/kernels/cpu/weight_columns.h"
 
-// Products of many rows. Blocks of both operands are packed by all threads into slivers that the register tile reads in
-// order; then tiles of the result are handed out. Every sum is one chain of fused multiply-adds in the order of the
-// inner index, whatever the cuts.
+// Products of many rows. All threads pack blocks of both operands into slivers that the register tile reads
+// sequentially; then tiles of the result are handed out as tasks. Every sum is one chain of fused multiply-adds in the
+// order of the inner index, whatever the blocking.
 namespace essh::cpu {
 
-// The register tile, as many sums as the registers hold beside one row of the right operand: a sliver of the right
-// operand is kTileVectors vectors wide, one of the left kTileRows elements.
+// The register tile holds as many sums as fit in the registers beside one row of the right operand. A sliver of the
+// right operand is kTileVectors vectors wide, one of the left operand kTileRows elements.
 namespace packed {
 inline constexpr Index kRows = kManyRegisters ? 8 : 6;
 inline constexpr int kVectors = kManyRegisters ? 3 : 2;
 template <class T>
 inline constexpr Index kColumns = kVectors* kLanes<T>;
 inline constexpr Index kBlockInner = 256;  // a sliver of the right operand stays in the first-level cache
-inline constexpr Index kBlockSide = 2048;  // bounds the packed blocks, and the sums that wait outside y
+inline constexpr Index kBlockSide = 2048;  // bounds the packed blocks and the sums kept outside y
 inline constexpr Index kTaskRows = 8 * kRows;
 template <class T>
 inline constexpr Index kTaskSlivers = 288 / kColumns<T>;
 }  // namespace packed
 
-// Columns [column, column + columns) of the result that one sliver makes.
+// Columns [column, column + columns) of the result, computed from one sliver.
 struct SliverPlace {
   Index column, columns;
 };
 
-// Weights side by side as the right operand: each begins a sliver of its own.
+// Concatenated weights as the right operand; every weight begins a new sliver.
 template <class T>
 class WeightSlivers {
  public:
@@ -68,7 +68,7 @@ class WeightSlivers {
  private:
   struct Place {
     const Weight* weight;
-    Index row, column;  // of the weight; of the weight's first row in the result
+    Index row, column;  // row: of the weight; column: of the result, for the weight's first row
   };
   static Index slivers(const Weight& weight) { return (weight.rows + packed::kColumns<T> - 1) / packed::kColumns<T>; }
   Place find(Index sliver) const {
@@ -130,16 +130,16 @@ void pack_left(Strided<T> from, Index count, Index inner, T* to) {
 
 template <class T>
 struct Block {
-  const T *left = nullptr, *right = nullptr;  // packed
+  const T *left = nullptr, *right = nullptr;  // packed slivers
   Index k = 0, inner = 0;
-  Index row = 0, rows = 0;  // of the result
+  Index row = 0, rows = 0;  // rows of the result
   Index sliver = 0, slivers = 0;
-  Matrix<T> sums;                   // of these rows, the result's columns from first_column on
-  Index first_column = 0;           // of the sums
+  Matrix<T> sums;                   // sums of these rows, columns from first_column on
+  Index first_column = 0;           // first column of `sums`
   bool first = true, last = false;  // along the inner index
 };
 
-// One register tile, `rows` x `columns` of it in the result.
+// One register tile; `rows` x `columns` of it lie inside the result.
 template <class T>
 void add_tile(const Block<T>& block, const T* left, const T* right, Index row, SliverPlace place, Index rows,
               const ProductResult<T>& result) {
@@ -167,7 +167,7 @@ void add_tile(const Block<T>& block, const T* left, const T* right, Index row, S
   }
 }
 
-// Few rows need a sliver of the right operand only once: the thread that multiplies by it packs it, into its
+// With few rows a sliver of the right operand is needed only once: the thread that multiplies by it packs it, into its
 // first-level cache.
 inline bool packs_as_it_goes(Index rows) {
   return rows <= 2 * kTaskRows;
@@ -196,7 +196,7 @@ void add_block(Stream& stream, const Block<T>& block, const Slivers& right, cons
 
 }  // namespace packed
 
-// result of left (rows x depth) times the right operand.
+// result = left (rows x depth) times the right operand.
 template <class T, class Slivers>
 void packed_product(Stream& stream, Strided<T> left, Index depth, const Slivers& right,
                     const ProductResult<T>& result) {

@@ -5,7 +5,7 @@
 
 namespace essh::cpu {
 
-// Where the sums of a product go: y = scale * sum + beta * addend. `addend` may be y itself; empty for zero.
+// The epilogue of a product: y = scale * sum + beta * addend. `addend` may be y itself; empty means zero.
 template <class T>
 struct ProductResult {
   Matrix<T> y;
@@ -14,10 +14,10 @@ struct ProductResult {
   Matrix<const T> addend = {};
 
   bool is_plain() const { return scale == T(1) && addend.empty(); }
-  // The first sums of a row may wait in y for the others.
+  // Whether partial sums may be stored in y.
   bool can_hold_sums() const { return addend.data != y.data; }
 
-  // Fused in so many words, for contraction could fuse the other product. `sums` may be the elements of y.
+  // An explicit fused multiply-add: contraction could fuse the other product. `sums` may alias y.
   void finish(Index row, Index column, Index count, const T* sums) const {
     T* to = y.row(row) + column;
     if (addend.empty()) {

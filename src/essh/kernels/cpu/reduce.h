@@ -3,7 +3,7 @@
 
 #include "essh/tensor/matrix.h"
 
-// Reductions whose order is fixed but leaves the compiler whole vectors: many running values, folded by halves.
+// Reductions in a fixed order that still vectorises: many partial values, then folded by halves.
 namespace essh::cpu {
 
 template <Index kSums, class T, class Term>
@@ -20,7 +20,7 @@ inline T sum_by(Index count, const Term& term) {
   return sums[0];
 }
 
-// The sum of term(i) for i in [0, count).
+// Sum of term(i) for i in [0, count).
 template <class T, class Term>
 inline T sum_of(Index count, const Term& term) {
   return count < 64 ? sum_by<16, T>(count, term) : sum_by<64, T>(count, term);
@@ -31,7 +31,7 @@ inline T dot(Index count, const T* x, const T* y) {
   return sum_of<T>(count, [=](Index i) { return x[i] * y[i]; });
 }
 
-// The largest of `count` values, NaN passed over.
+// Maximum of `count` values; NaN is ignored.
 template <class T>
 inline T largest(Index count, const T* x) {
   constexpr Index kLanes = 64;

@@ -37,7 +37,7 @@ void run(cpu::Stream& stream, const RmsNormBackward<T, X>& op) {
     }
   });
   if (op.d_gain.empty()) return;
-  // Column ranges, so that the order of the sum does not depend on the number of threads.
+  // Threads own column ranges, so that the order of the sum does not depend on their number.
   stream.pool().split(width, [&](Index begin, Index end, int) {
     for (Index r = 0; r < op.x.rows; ++r) {
       const X* x = op.x.row(r);

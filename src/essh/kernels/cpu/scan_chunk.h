@@ -6,18 +6,19 @@
 #include "essh/kernels/cpu/vector_math.h"
 #include "essh/kernels/selective_scan.h"
 
-// What the forward and the backward scan share: the factors of one chunk of one channel.
+// Shared by the forward and the backward scan: the factors of one chunk of one channel.
 //
 // With l(j) = j gamma + sum of clocks up to j (j counts from 0 inside the chunk), c = half of the chunk's total decay,
 // and n tokens:
 //   q(j) = read(j)  e^{-(l(j)-c)} (kc cos(theta j) - ks sin(theta j),  kc sin(theta j) + ks cos(theta j))
 //   k(j) = write(j) e^{l(j)-c}    (cos(theta j), sin(theta j))                       G(t,s) = q(t).k(s) for s < t
-//   b(j) = read(j)  e^{-(l(j)+gamma)} (kc cos - ks sin, -(kc sin + ks cos))(theta (j+1))   what the entering state adds
-//   w(j) = write(j) e^{-(l(n-1)-l(j))} (cos, sin)(theta (n-1-j))                     what goes into the leaving state
-// Modes outside the admitted range have q = k = 0 and add their part of G pair by pair, from differences of l alone.
+//   b(j) = read(j)  e^{-(l(j)+gamma)} (kc cos - ks sin, -(kc sin + ks cos))(theta (j+1))   reads the entering state
+//   w(j) = write(j) e^{-(l(n-1)-l(j))} (cos, sin)(theta (n-1-j))                     writes to the leaving state
+// Modes outside the admitted range ("direct") have q = k = 0; their terms of G are computed pair by pair, from
+// differences of l alone.
 namespace essh::cpu {
 
-// cos and sin of theta * j for j = 0..kScanChunk, mode by mode.
+// cos and sin of theta * j for j = 0..kScanChunk, per mode.
 template <class T>
 struct RotationTable {
   T* cosine;
@@ -54,7 +55,7 @@ inline double softplus_of(double x) {
   return std::max(x, 0.0) + std::log1p(std::exp(-std::abs(x)));
 }
 
-// One mode's view of a chunk.
+// One mode of a chunk.
 template <class T>
 struct ChunkMode {
   bool factored;
@@ -65,11 +66,11 @@ struct ChunkMode {
   double* decay;  // l(j)
   T* write;
   T* read;
-  T* falling;  // e^{-(l(j)-c)}, factored modes
-  T* rising;   // e^{l(j)-c}, factored modes
+  T* falling;  // e^{-(l(j)-c)}, factored modes only
+  T* rising;   // e^{l(j)-c}, factored modes only
   T* entered;  // e^{-(l(j)+gamma)}
   T* leaving;  // e^{-(l(n-1)-l(j))}
-  T through;   // e^{-(l(n-1)+gamma)}: what is left of the entering state
+  T through;   // e^{-(l(n-1)+gamma)}: decay of the entering state over the chunk
 };
 
 // All modes of one channel over one chunk. Matrices are [2 modes][kScanChunk], time fastest; g is
@@ -98,7 +99,7 @@ struct ChunkFactors {
 
   T* row(T* factor, Index mode_index, Index part) const { return factor + (2 * mode_index + part) * kScanChunk; }
 
-  // Fills everything for the tokens [first, first + count) of the given matrices and channel.
+  // Computes all factors for tokens [first, first + count) of one channel.
   template <class Op>
   void compute(const Op& op, const RotationTable<T>& rotations, Index first, Index count, Index channel) {
     n = count;
@@ -120,7 +121,7 @@ struct ChunkFactors {
   }
 
  private:
-  // The gates, and the clocks summed up over time, from token by token to mode by mode.
+  // Transposes the gates to mode-major order and accumulates the clocks over time.
   template <class Op>
   void gather(const Op& op, Index first, Index channel) {
     const Index column = channel * modes;
@@ -180,8 +181,8 @@ struct ChunkFactors {
     for (Index j = 0; j < n; ++j) w2[j] = m.write[j] * m.leaving[j] * s[n - 1 - j];
   }
 
-  // g: strictly lower part q.k and the direct modes' pairs, diagonal with the zero-lag correction, zero above it as far
-  // as products with its lower shape read.
+  // g: strictly lower triangle q.k plus the direct modes' pairs, diagonal with the zero-lag correction, zeros above it
+  // as far as products of Shape::Lower read.
   void interactions() {
     for (Index t = 0; t < n; t += kRowBlock) {
       const Index rows = std::min(kRowBlock, n - t);
@@ -205,20 +206,20 @@ struct ChunkFactors {
   T *writes_, *reads_, *clocks_;  // [modes][time]
 
  public:
-  // Blocks of rows in which lower triangular products are made.
+  // Row blocks of lower triangular products.
   static constexpr Index kRowBlock = detail::kTileRows;
 
-  // Zeros above the diagonal of a [kScanChunk][kScanChunk] matrix inside its blocks of rows.
+  // Zeros above the diagonal of a [kScanChunk][kScanChunk] matrix, within its row blocks.
   void clear_above_diagonal(T* square) const {
     for (Index t = 0; t < n; ++t) {
       for (Index s = t + 1; s < std::min(n, (t / kRowBlock + 1) * kRowBlock); ++s) square[t * kScanChunk + s] = T(0);
     }
   }
 
-  // Decay beyond which nothing of a token is left: far below the rounding of T.
+  // Decay beyond which a token's contribution is far below the rounding of T.
   static constexpr double kForgotten = std::is_same_v<T, float> ? 40 : 745;
 
-  // Calls body(t, s, e^{-(l(t)-l(s))}) for s < t of a mode outside the admitted range, as far back as it remembers.
+  // Calls body(t, s, e^{-(l(t)-l(s))}) for s < t of a direct mode, back to decay kForgotten.
   template <class Body>
   void for_each_pair(const ChunkMode<T>& m, const Body& body) const {
     double argument[kScanChunk];

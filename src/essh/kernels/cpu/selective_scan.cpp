@@ -55,7 +55,7 @@ void scan_forward(Scratch& scratch, const SelectiveScanForward<T>& op, const Rot
   if (!op.leaving.empty()) std::copy_n(state, size, op.leaving[sequence] + channel * size);
 }
 
-// Sums over one sequence of the gradients of one channel's modal tables, mode by mode.
+// Gradients of one channel's modal tables summed over one sequence, per mode.
 struct ModeSums {
   double gamma = 0, theta = 0, kappa_cos = 0, kappa_sin = 0, zero_lag = 0;
 };
@@ -146,9 +146,9 @@ class ScanBackward {
     product(adjoint_, width_, width_, g_.v_transposed, g_.d_w);
   }
 
-  // From factor gradients to those of the gates, the clock and the modal tables. Every factor is a gate times e^{+-l}
-  // times a rotation, so each contributes its inner product with itself to the gate and to l, and its turned inner
-  // product to theta.
+  // From gradients of the factors to those of the gates, the clock and the modal tables. Every factor is a gate times
+  // e^{+-l} times a rotation, so its inner product with its gradient goes to the gate and to l, and the inner product
+  // rotated by 90 degrees goes to theta.
   void mode_gradients(Index i, ModeSums& sums) {
     const Index n = f_.n;
     const auto& m = f_.mode[i];
@@ -189,7 +189,7 @@ class ScanBackward {
     }
     for (Index j = 0; j < n; ++j) at.decay[j] += left[j] - entered[j];
 
-    // The entering state that passes through the whole chunk.
+    // The entering state carried through the whole chunk.
     const T *h1 = state_ + 2 * i * width_, *h2 = h1 + width_, *e1 = adjoint_ + 2 * i * width_, *e2 = e1 + width_;
     const auto straight = static_cast<double>(cpu::dot(width_, e1, h1) + cpu::dot(width_, e2, h2));
     const auto crossed = static_cast<double>(cpu::dot(width_, e2, h1) - cpu::dot(width_, e1, h2));
@@ -214,7 +214,7 @@ class ScanBackward {
     std::copy_n(at.read, n, g_.d_read + i * kScanChunk);
   }
 
-  // What each token of one mode gives to each gradient; decay is that of l(j).
+  // Terms of one mode's gradients, per token; `decay` is the gradient of l(j).
   struct TokenTerms {
     T write[kScanChunk] = {}, read[kScanChunk] = {};
     double decay[kScanChunk] = {}, theta[kScanChunk] = {}, kappa_cos[kScanChunk] = {}, kappa_sin[kScanChunk] = {};
@@ -273,7 +273,7 @@ class ScanBackward {
     write(g_.d_clock, op_.d_clock);
   }
 
-  // adjoint of the entering state = what flows through the chunk + b^T d_z.
+  // adjoint of the entering state = adjoint carried back through the chunk + b^T d_z.
   void carry_adjoint() {
     for (Index i = 0; i < modes_; ++i) {
       const auto& m = f_.mode[i];
@@ -346,7 +346,7 @@ void run(cpu::Stream& stream, const SelectiveScanBackward<T>& op) {
 template <class T>
 void run(cpu::Stream& stream, const SelectiveStep<T>& op) {
   const Index channels = op.modes.decay.rows, modes = op.modes.decay.cols, width = op.width, rows = op.v.rows;
-  // Channel by channel, so that what the modal tables give is computed once for all sequences.
+  // Channel-major, so that each channel's tables are computed once for all sequences.
   stream.pool().split(channels * rows, [&](Index begin, Index end, int thread) {
     Scratch scratch(stream, thread);
     double* gamma = scratch.take<double>(modes);

@@ -6,10 +6,10 @@
 #include "essh/kernels/cpu/vectors.h"
 #include "essh/tensor/matrix.h"
 
-// Products of matrices that fit the cache, for use inside one thread: chunks of a scan, blocks of an attention.
+// Products of matrices that fit in the cache, inside one thread: chunks of a scan, blocks of an attention.
 namespace essh::cpu {
 
-// An operand read element by element: a(i, k) = data[i * row + k * col], so a transpose is a change of strides.
+// A strided operand: a(i, k) = data[i * row + k * col], so transposing swaps the strides.
 template <class T>
 struct Strided {
   const T* data;
@@ -17,15 +17,15 @@ struct Strided {
   Index col;
 };
 
-// Which part of `a` is not zero: all, a(i, k) with k <= i, or a(i, k) with k >= i.
+// Nonzero region of `a`: all, k <= i, or k >= i.
 enum class Shape { Full, Lower, Upper };
 
-// Whether a product is added to what is there or takes its place.
+// Whether a product accumulates into the result or replaces it.
 enum class Into { Add, Set };
 
 namespace detail {
 
-// The register tile: eight rows of as many vectors as the sums leave room for.
+// The register tile: eight rows of as many vectors as fit in the registers.
 inline constexpr Index kTileRows = 8;
 inline constexpr int kTileVectors = kManyRegisters ? 2 : 1;
 template <class T>
@@ -81,7 +81,8 @@ inline void row_block(Strided<T> a, const T* b, Index b_stride, T* c, Index c_st
     for (; j + kFew <= columns; j += kFew) tile<T, Rows, 1, 16, into>(a, b + j, b_stride, c + j, c_stride, begin, end);
   }
   if (j == columns) return;
-  // The last few columns from padded copies: through vectors too, a lone element may be rounded otherwise.
+  // The last few columns use padded copies: they too must go through vectors, because the scalar code may round
+  // differently.
   constexpr Index kFew = 16 / static_cast<Index>(sizeof(T)), kPiece = 64;
   const Index rest = columns - j;
   T ends[Rows * kFew] = {}, piece[kPiece * kFew] = {};
@@ -99,8 +100,8 @@ inline void row_block(Strided<T> a, const T* b, Index b_stride, T* c, Index c_st
 }  // namespace detail
 
 // c (rows x columns) += or = a (rows x inner) * b (inner x columns). Every element is one chain of additions in the
-// order of the inner index, wherever it stands. Parts of `a` outside `shape` may hold anything only where whole blocks
-// of eight rows lie outside; inside a block they must be zero.
+// order of the inner index, wherever it stands. Elements of `a` outside `shape` must be zero, except in blocks of eight
+// rows that lie outside entirely, which are not read.
 template <Into into, class T>
 void product(Index rows, Index columns, Index inner, Strided<T> a, const T* b, Index b_stride, T* c, Index c_stride,
              Shape shape = Shape::Full) {
@@ -137,7 +138,7 @@ V interleave(V a, V b, std::size_t first, std::index_sequence<Lane...>) {
                     : __builtin_shufflevector(a, b, (Lane / 2 + Lane % 2 * kLanes + kLanes / 2)...);
 }
 
-// A square block in registers: interleaving the halves log2(lanes) times sends every element to its place.
+// Transposes a square block in registers: log2(lanes) rounds of interleaving the halves.
 template <class T, Index Side>
 inline void transpose_block(const T* in, Index in_stride, T* out, Index out_stride) {
   constexpr int kBytes = static_cast<int>(Side * sizeof(T));
@@ -172,7 +173,7 @@ void transpose(Index rows, Index columns, const T* in, Index in_stride, T* out, 
   }
 }
 
-// out = in, for blocks whose rows lie far apart: at a stride of some kilobytes they would push each other out of the
+// out = in. Packs blocks whose rows are some kilobytes apart: at such strides rows would evict each other from the
 // first-level cache.
 template <class T>
 void copy_block(Index rows, Index columns, const T* in, Index in_stride, T* out, Index out_stride) {

@@ -6,7 +6,7 @@
 
 namespace essh {
 namespace {
-// A block is summed by one thread, its runs in W: 64 sums of 16 squares each, folded.
+// One thread sums a block, in W within kRun elements: 64 sums of 16 squares each, folded.
 constexpr Index kRun = 1024;
 constexpr Index kBlock = 64 * kRun;
 }  // namespace

@@ -17,7 +17,7 @@ namespace {
 #ifdef ESSH_HAVE_HWY
 namespace hn = hwy::HWY_NAMESPACE;
 
-// The tail goes through the same vector code from a padded copy, so a value does not depend on its place.
+// The tail goes through the same vector code from a padded copy, so a value does not depend on its position.
 template <class Function>
 void apply(Index count, const float* x, float* y, const Function& function) {
   const hn::ScalableTag<float> d;
@@ -100,7 +100,7 @@ void exp_wide(Index count, const double* x, float* y) {
   for (Index start = 0; start < count; start += kPiece) {
     const Index n = std::min(kPiece, count - start);
     for (Index i = 0; i < n; ++i) {
-      // e^x = 2^k e^r: the reduction in double loses nothing, r fits a float.
+      // e^x = 2^k e^r: the reduction is exact in double, and r fits in a float.
       const double k = std::clamp(std::nearbyint(x[start + i] * std::numbers::log2e), -200.0, 127.0);
       y[start + i] = static_cast<float>(x[start + i] - k * std::numbers::ln2);
       const auto biased = std::max(static_cast<std::int32_t>(k) + 127, 0);

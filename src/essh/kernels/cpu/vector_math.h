@@ -1,14 +1,14 @@
 #pragma once
 #include "essh/tensor/matrix.h"
 
-// Elementary functions over arrays, vectorised for float where Highway is found. y may alias x. Each result depends on
-// its own argument only, never on its place in the array; NaN gives NaN, and results below the smallest normal number
-// may be zero.
+// Elementary functions over arrays, vectorised for float if Highway was found. y may alias x. Each result depends on
+// its argument only, never on its position in the array. NaN gives NaN; results below the smallest normal number may be
+// zero.
 namespace essh::cpu {
 
 void exp(Index count, const float* x, float* y);
 void exp(Index count, const double* x, double* y);
-// The argument in double, the result rounded once: e^x keeps full relative accuracy for large |x|.
+// Argument in double, result rounded once: e^x keeps full relative accuracy for large |x|.
 void exp_wide(Index count, const double* x, float* y);
 void exp_wide(Index count, const double* x, double* y);
 // 1 - e^{-x}, without cancellation for small x.
@@ -20,7 +20,7 @@ void sigmoid(Index count, const double* x, double* y);
 void softplus(Index count, const float* x, float* y);
 void softplus(Index count, const double* x, double* y);
 
-// Of an angle of any size in double.
+// Cosine and sine of angles of any magnitude.
 void cos_sin(Index count, const double* angle, float* cosine, float* sine);
 void cos_sin(Index count, const double* angle, double* cosine, double* sine);
 

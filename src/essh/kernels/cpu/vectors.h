@@ -9,7 +9,7 @@
 #include <immintrin.h>
 #endif
 
-// Vector registers through the compiler's vector types: one source for AVX-512, AVX2, NEON and plain machines.
+// Vector registers through the compiler's vector types: one source for AVX-512, AVX2, NEON and scalar machines.
 namespace essh::cpu {
 
 #if defined(__AVX512F__)
@@ -42,8 +42,8 @@ struct VectorOf {
 template <class T, int Bytes = kVectorBytes>
 using Lanes = typename detail::VectorOf<T, Bytes>::type;
 
-// A vector from or to any address, by one instruction. std::memcpy is none: with -march=skylake-avx512, GCC 12 copies
-// 64 bytes by 256-bit moves, which forces the vector onto the stack.
+// Unaligned load and store by one instruction. std::memcpy would not do: with -march=skylake-avx512, GCC 12 copies 64
+// bytes by 256-bit moves, which forces the vector onto the stack.
 template <class T, int Bytes = kVectorBytes>
 inline Lanes<T, Bytes> load(const void* from) {
   return *static_cast<const typename detail::VectorOf<T, Bytes>::anywhere*>(from);
@@ -53,8 +53,8 @@ inline void store(void* to, Lanes<T, Bytes> value) {
   *static_cast<typename detail::VectorOf<T, Bytes>::anywhere*>(to) = value;
 }
 
-// a * b + c, rounded once where the processor can: said in so many words, since whether the compiler fuses depends on
-// how it optimises.
+// a * b + c, rounded once if the processor has fused multiply-add. Explicit, because whether the compiler fuses depends
+// on its optimisations.
 template <class T, int Bytes = kVectorBytes>
 inline __attribute__((always_inline)) Lanes<T, Bytes> multiply_add(T a, Lanes<T, Bytes> b, Lanes<T, Bytes> c) {
 #if defined(__aarch64__)
@@ -90,7 +90,7 @@ inline auto concatenate(V low, V high, std::index_sequence<Lane...>) {
   return __builtin_shufflevector(low, high, Lane...);
 }
 
-// Element i of the result, where `Width` elements make 16 bytes: unpack instructions interleave within those.
+// Source index of element i of an unpack; `Width` elements are 16 bytes, within which unpack instructions interleave.
 template <bool High, std::size_t Width, std::size_t Count>
 constexpr std::size_t unpacked(std::size_t i) {
   return i / Width * Width + i % Width / 2 + (High ? Width / 2 : 0) + i % 2 * Count;
@@ -103,14 +103,14 @@ inline V unpack(V a, V b, std::index_sequence<Lane...>) {
 
 }  // namespace detail
 
-// body(i) for i = 0 .. Count - 1, unrolled before the compiler looks at arrays: an array of vectors that is indexed
-// only so stays in registers.
+// body(i) for i = 0 .. Count - 1 with constant i: an array of vectors indexed only by such constants stays in
+// registers.
 template <int Count, class Body>
 inline __attribute__((always_inline)) void unrolled(const Body& body) {
   detail::repeat(body, std::make_integer_sequence<int, Count>());
 }
 
-// A vector of 16-byte pieces, piece i from `from` + i * step bytes.
+// A vector gathered from 16-byte pieces, piece i at from + i * step bytes.
 template <class T, int Bytes = kVectorBytes>
 inline Lanes<T, Bytes> load_pieces(const std::byte* from, std::int64_t step) {
   if constexpr (Bytes == 16) {
@@ -122,7 +122,7 @@ inline Lanes<T, Bytes> load_pieces(const std::byte* from, std::int64_t step) {
   }
 }
 
-// The lower or upper halves of each 16 bytes of a and b, their elements T in turn.
+// Interleaves the elements of the lower (or upper) halves of each 16 bytes of a and b.
 template <bool High, class T>
 inline Lanes<T> unpack(Lanes<T> a, Lanes<T> b) {
   return detail::unpack<High, T>(a, b, std::make_index_sequence<static_cast<std::size_t>(kLanes<T>)>());

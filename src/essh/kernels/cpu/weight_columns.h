@@ -17,7 +17,7 @@ namespace detail {
 inline Lanes<float> from_half(Lanes<std::uint32_t> words) {
 #if defined(__AVX512F__)
   const __m512i bits = reinterpret_cast<__m512i>(words);
-  // Masked, all lanes: GCC 12 warns of what the plain forms are made of.
+  // Masked forms with all lanes set: GCC 12 warns inside the unmasked intrinsics.
   constexpr __mmask16 kAll = 0xffff;
   return reinterpret_cast<Lanes<float>>(_mm512_maskz_cvtph_ps(kAll, _mm512_maskz_cvtepi32_epi16(kAll, bits)));
 #elif defined(__AVX2__) && defined(__F16C__)
@@ -35,7 +35,7 @@ inline Lanes<float> from_half(Lanes<std::uint32_t> words) {
 #endif
 }
 
-// How a word of sizeof(T) bytes widens to the elements that it stores, the first in its lowest bits.
+// Widens a word of sizeof(T) bytes to the elements stored in it, lowest bits first.
 template <class T, Format format>
 struct Words;
 template <>
@@ -73,7 +73,7 @@ struct Words<float, Format::F16> {
 
 }  // namespace detail
 
-// Columns of a weight in registers: the rows, one per lane, are transposed and widened on the way in.
+// Columns of a weight in registers: rows, one per lane, are transposed and widened on load.
 template <class T, Format format>
 class WeightColumns {
   using Word = typename detail::Words<T, format>::Word;
@@ -81,9 +81,9 @@ class WeightColumns {
 
  public:
   static constexpr Index kBytes = traits(format).block_bytes;
-  static constexpr int kSpan = 16 / static_cast<int>(kBytes);  // elements of a row that are read at a time
+  static constexpr int kSpan = 16 / static_cast<int>(kBytes);  // elements of a row read at a time
 
-  // Calls body(k, column) for k = 0 .. kSpan - 1, constants, with element k of kLanes<T> rows; `stride` in bytes.
+  // Calls body(k, column) for constant k = 0 .. kSpan - 1, with element k of kLanes<T> rows; `stride` is in bytes.
   template <class Body>
   static inline __attribute__((always_inline)) void visit(const std::byte* rows, Index stride, const Body& body) {
     constexpr int kPerWord = kSpan / kPieceRows;
@@ -96,7 +96,7 @@ class WeightColumns {
       body(k, detail::Words<T, format>::template widen<k() % kPerWord>(words[k() / kPerWord]));
     });
   }
-  // The same for k < `count` where fewer rows than lanes, or fewer elements than kSpan, are left; missing rows are
+  // The same for a remainder of fewer rows than lanes or fewer than kSpan elements (k < `count`); missing rows are
   // zero.
   template <class Body>
   static inline __attribute__((always_inline)) void visit_part(const std::byte* rows, Index stride, Index row_count,
@@ -111,7 +111,7 @@ class WeightColumns {
   }
 
  private:
-  // Square blocks of 16 bytes' width.
+  // Transposes square blocks, each 16 bytes wide.
   static inline __attribute__((always_inline)) void transpose(Lanes<std::uint32_t> (&words)[4]) {
     using Pairs = Lanes<std::uint64_t>;
     const auto pairs = [](auto a) { return reinterpret_cast<Pairs>(a); };
@@ -131,7 +131,7 @@ class WeightColumns {
   }
 };
 
-// Calls body(std::integral_constant<Format, f>()) for the format, of those whose words are as wide as T.
+// Calls body(std::integral_constant<Format, f>()); f is one of the formats whose words are as wide as T.
 template <class T, class Body>
 void with_format(Format format, const Body& body) {
   const auto call = [&]<Format f>() { body(std::integral_constant<Format, f>()); };

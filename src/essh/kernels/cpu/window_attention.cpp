@@ -5,7 +5,7 @@
 namespace essh {
 namespace {
 
-// Rows of queries whose scores against a whole window stay in the second-level cache.
+// Query rows whose scores against a whole window fit in the second-level cache.
 constexpr Index kQueryBlock = 32;
 // Columns of a panel of transposed keys.
 constexpr Index kPanel = 64;
@@ -18,18 +18,17 @@ struct KeyRange {
 KeyRange seen_by(Index first, Index last, Index past, Index window) {
   return {std::max<Index>(0, past + first - window + 1), past + last};
 }
-// The same from the start of a panel.
+// The same, extended down to the start of a panel.
 KeyRange panels_seen_by(Index first, Index last, Index past, Index window) {
   const auto range = seen_by(first, last, past, window);
   return {range.begin / kPanel * kPanel, range.end};
 }
-// Room for the scores of one query against every key of a block's range. Not a power of two: rows of scores must not
-// fall into the same cache set.
+// Row stride of the scores of a block of queries. Not a power of two, so that rows do not map to the same cache set.
 Index score_stride(Index keys, Index window) {
   return std::min(keys, std::min(keys, window) + kQueryBlock + kPanel) + 16;
 }
 
-// One head's rows, side by side.
+// One head's rows, packed.
 template <class T>
 T* packed_rows(cpu::Scratch& scratch, Index rows, Index dim, const T* from, Index stride) {
   T* packed = scratch.take<T>(rows * dim);
@@ -46,7 +45,7 @@ T* packed_panels(cpu::Scratch& scratch, Index rows, Index dim, const T* from, In
   return packed;
 }
 
-// scores = x times the rows of `range`, from its panels.
+// scores = x times the rows of `range`, read from the panels.
 template <class T>
 void set_scores(Index rows, KeyRange range, Index dim, const T* x, Index x_stride, const T* panels, T* scores,
                 Index stride) {
@@ -62,7 +61,7 @@ Index kv_column(const Op& op, Index head) {
   return head / (op.q.cols / op.k.cols) * op.head_dim;
 }
 
-// Few queries, one after the other.
+// Few queries, one at a time.
 template <class T>
 void attend_few(cpu::Scratch& scratch, const WindowAttentionForward<T>& op, Index sequence, Index head) {
   const Index dim = op.head_dim, keys = op.past + op.queries, column = head * dim;
@@ -102,7 +101,7 @@ void attend(cpu::Scratch& scratch, const WindowAttentionForward<T>& op, Index se
   }
 }
 
-// One kv head and the query heads that read it.
+// Backward of one kv head and the query heads that read it.
 template <class T>
 class AttendBackward {
  public:
@@ -121,7 +120,7 @@ class AttendBackward {
     for (T* sums : {d_k_, d_v_}) std::fill_n(sums, op.length * dim_, T(0));
   }
 
-  // d_q of one query head; what it adds to d_k and d_v.
+  // d_q of one query head, and its contribution to d_k and d_v.
   void add(Index head) {
     const Index length = op_.length, column = head * dim_;
     cpu::copy_block(length, dim_, op_.q.row(base_) + column, op_.q.stride, q_, dim_);
@@ -144,7 +143,7 @@ class AttendBackward {
   }
 
  private:
-  // Softmax weights of a block of queries against the keys of `range`, and the gradients of their scores.
+  // Softmax weights of a block of queries against the keys of `range`, and the gradients of the scores.
   void set_weights(Index head, Index first, Index rows, KeyRange range) {
     const Index columns = range.size();
     const T scale = T(1) / std::sqrt(static_cast<T>(dim_));

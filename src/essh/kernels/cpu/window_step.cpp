@@ -14,12 +14,12 @@ void run(cpu::Stream& stream, const WindowStep<T>& op) {
     const auto slot = [&](Index p) { return op.rows == 0 ? p : p % op.rows; };
     T *keys = op.keys[b] + column, *values = op.values[b] + column;
     const T *key = op.k.row(b) + column, *value = op.v.row(b) + column;
-    // Heads of a group run side by side: one writes the new row of the cache, and none reads it there.
+    // Heads of a group run concurrently: one writes the new row to the cache, none reads it from there.
     if (head % group == 0) {
       std::copy_n(key, dim, keys + slot(position) * width);
       std::copy_n(value, dim, values + slot(position) * width);
     }
-    // The cached positions in order, in one piece or in two, and the new one.
+    // The cached positions in order, one or two contiguous pieces, then the new one.
     const Index cached = std::min(position, op.window - 1), first = slot(position - cached);
     const Index before_wrap = op.rows == 0 ? cached : std::min(cached, op.rows - first);
     const auto piece = [&](Index row, Index count) {

@@ -3,8 +3,8 @@
 
 namespace essh::reference {
 
-// A forward-mode dual number: value and derivative along one direction, exact to rounding. (The complex step would not
-// do: the state of the recurrence is itself complex.)
+// A forward-mode dual number: value and derivative along one direction, exact to rounding. (The complex step does not
+// work here: the state of the recurrence is itself complex.)
 struct Dual {
   double value = 0;
   double slope = 0;

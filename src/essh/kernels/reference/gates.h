@@ -3,7 +3,7 @@
 
 namespace essh::reference {
 
-// The write and the read gate.
+// Write and read gate.
 template <class S>
 S gate(S logit, S bias) {
   return S(2) * sigmoid(logit + bias);

@@ -4,7 +4,7 @@
 #include "essh/kernels/reference/dual.h"
 #include "essh/tensor/matrix.h"
 
-// The spectral mixer's parts as scalar templates: with double they define value, with Dual they give the gradient.
+// The spectral mixer as scalar templates: double defines the value, Dual gives the gradient.
 namespace essh::reference {
 
 // v = ((1 - beta) + beta / sqrt(mean(v0^2) + eps)) v0 over one channel.
@@ -24,7 +24,7 @@ struct Mode {
   S decay, frequency, readout_cos, readout_sin, zero_lag;
 };
 
-// The inputs of one channel over a stretch of tokens: v[t][p]; write, read, clock [t][mode].
+// The inputs of one channel over a range of tokens: v[t][p]; write, read, clock [t][mode].
 template <class S>
 struct ChannelInput {
   std::vector<std::vector<S>> v, write, read, clock;
@@ -39,7 +39,7 @@ ChannelState<S> zero_state(std::size_t modes, std::size_t width) {
   return ChannelState<S>(modes, std::vector<std::vector<S>>(2, std::vector<S>(width, S(0))));
 }
 
-// The recurrence as it is written, token by token. Advances `state`, returns z[t][p].
+// The recurrence as defined, token by token. Advances `state`, returns z[t][p].
 template <class S>
 std::vector<std::vector<S>> selective_recurrence(const ChannelInput<S>& in, const std::vector<Mode<S>>& modes,
                                                  ChannelState<S>& state) {
@@ -68,8 +68,8 @@ std::vector<std::vector<S>> selective_recurrence(const ChannelInput<S>& in, cons
   return z;
 }
 
-// The same from the explicit interaction matrix of the whole stretch (eq. corrected_kernel_expansion), zero entering
-// state.
+// The same from the explicit interaction matrix of the whole range (eq. corrected_kernel_expansion), for a zero
+// entering state.
 template <class S>
 std::vector<std::vector<S>> interaction_matrix(const ChannelInput<S>& in, const std::vector<Mode<S>>& modes) {
   using std::exp, std::cos, std::sin;

@@ -5,7 +5,7 @@
 
 namespace essh::reference {
 
-// One head at one position: columns i and i + half turn by position * theta^(-2i/size).
+// One head at one position: columns i and i + half rotate by position * theta^(-2i/size).
 template <class S>
 std::vector<S> rope(const std::vector<S>& head, double position, double theta) {
   const std::size_t half = head.size() / 2;

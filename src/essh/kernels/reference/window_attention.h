@@ -11,8 +11,8 @@ struct Attended {
   std::vector<S> log_sum;           // [query]
 };
 
-// One query head of one sequence and the kv head that it reads, from the definition: query j stands at key past + j and
-// sees the last `window` keys up to it.
+// One query head of one sequence and its kv head, from the definition: query j is at position past + j and sees the
+// last `window` keys up to it.
 template <class S>
 Attended<S> window_attention(const std::vector<std::vector<S>>& q, const std::vector<std::vector<S>>& k,
                              const std::vector<std::vector<S>>& v, std::size_t past, std::size_t window) {
