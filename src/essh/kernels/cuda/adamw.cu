@@ -18,7 +18,7 @@ struct Operands {
   BFloat16* rounded;  // may be null
 };
 
-// N neighbours per thread; neither a load nor a store depends on another thread.
+// N consecutive elements per thread; no load or store depends on another thread.
 template <int N>
 __global__ void update(Factors f, Operands op, Index packs) {
   const Index i = N * (Index{blockIdx.x} * kThreads + threadIdx.x);

@@ -8,7 +8,7 @@ namespace {
 
 constexpr int kThreads = 512;
 
-// A block per row, from the last row to the first: the end of the logits is still in the cache of whoever wrote them.
+// One block per row, last row first: the end of the logits is still in the L2 cache after the product that wrote them.
 template <int N, class T>
 __global__ void __launch_bounds__(kThreads) loss_and_gradient(CrossEntropy<T> op) {
   __shared__ float shared[kThreads / 32];

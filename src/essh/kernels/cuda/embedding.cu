@@ -25,7 +25,7 @@ __global__ void number_rows(Index count, int* rows) {
   if (i < count) rows[i] = static_cast<int>(i);
 }
 
-// The rows of one token stand together, in order. Who finds the first of them adds them all.
+// The rows of one token are contiguous and in order. The thread at the first of them adds them all.
 template <class T>
 __global__ void add_rows(EmbeddingBackward<T> op, const std::int32_t* tokens, const int* rows) {
   const Index i = blockIdx.x, count = op.tokens.size;
@@ -51,7 +51,7 @@ void run(cuda::Stream& stream, const EmbeddingForward<T, X>& op) {
       forward.table, op.x);
 }
 
-// Sorted by token, so that every sum keeps the order of the rows: atomics would add in any order.
+// Sorted by token, so that every sum keeps the order of the rows; atomics would not.
 template <class T>
 void run(cuda::Stream& stream, const EmbeddingBackward<T>& op) {
   const Index count = op.tokens.size;

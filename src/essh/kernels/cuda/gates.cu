@@ -35,7 +35,7 @@ struct Forward {
 
 constexpr int kRowThreads = 8;
 
-// A block owns 32 runs of N columns of one gate and a share of the rows.
+// A block owns 32 groups of N columns of one gate and a share of the rows.
 template <int N, class T>
 __global__ void __launch_bounds__(32 * kRowThreads) backward(GatesBackward<T> op, float* partial) {
   const int gate = blockIdx.z;
@@ -70,8 +70,7 @@ __global__ void __launch_bounds__(32 * kRowThreads) backward(GatesBackward<T> op
   }
 }
 
-// partial is [share][gate][column]. Eight threads take the shares of a column in turn, and their sums are added in
-// order.
+// partial is [share][gate][column]. Eight threads per column sum the shares in turn; their sums are added in order.
 __global__ void add_biases(const float* partial, Index shares, Index columns, float* write, float* read, float* clock) {
   __shared__ float parts[8][32];
   const Index i = Index{blockIdx.x} * 32 + threadIdx.x;

@@ -12,7 +12,7 @@ constexpr cuda::MatmulType type_of() {
 
 }  // namespace
 
-// Row-major c = op(a) op(b) is column-major c^T = op(b)^T op(a)^T: the operands change places.
+// Row-major c = op(a) op(b) is column-major c^T = op(b)^T op(a)^T: the operands swap.
 template <class T, class Out>
 void run(cuda::Stream& stream, const Gemm<T, Out>& op) {
   if (op.c.rows == 0 || op.c.cols == 0) return;

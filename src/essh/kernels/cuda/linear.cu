@@ -7,7 +7,7 @@
 namespace essh {
 namespace {
 
-// RowBits::Alone: rows are multiplied in blocks of this many, the last one padded, so that cuBLASLt takes the same
+// RowBits::Alone: rows are multiplied in blocks of this size, the last one padded, so that cuBLASLt uses the same
 // algorithm for every row. Its kernels do not mix rows.
 constexpr Index kAloneRows = 64;
 constexpr int kThreads = 256;
@@ -32,7 +32,7 @@ std::vector<Matrix<const T>> factors(std::span<const Weight> weights, Index inne
   return all;
 }
 
-// y = scale * [x W1^T, x W2^T, ...] + addend. As column-major matrices, y^T = W x^T.
+// y = scale * [x W1^T, x W2^T, ...] + addend; column-major, y^T = W x^T.
 template <class T, class Out>
 void multiply(cuda::Stream& stream, Matrix<const T> x, std::span<const Matrix<const T>> weights, double scale,
               Matrix<const Out> addend, Matrix<Out> y) {
@@ -58,7 +58,7 @@ void multiply(cuda::Stream& stream, Matrix<const T> x, std::span<const Matrix<co
   }
 }
 
-// to = from, and zero in the rows below; with no `from`, nothing.
+// to = from, zero in the rows below; no-op for an empty `from`.
 template <class T>
 __device__ void copy_row(Matrix<const T> from, Matrix<T> to, Index row) {
   if (from.empty()) return;
@@ -81,8 +81,7 @@ dim3 grid_for(Index rows, Index columns) {
   return {std::min(cuda::blocks_for(columns, kThreads), 64u), static_cast<unsigned>(rows)};
 }
 
-// Every block goes through scratch, also a whole one: an addend apart from the result, or another alignment, may change
-// bits.
+// Every block goes through scratch, even a full one: a separate addend or another alignment may change bits.
 template <class T, class Out>
 void multiply_alone(cuda::Stream& stream, const Linear<T, Out>& op, std::span<const Matrix<const T>> weights) {
   cuda::Scratch scratch(stream);

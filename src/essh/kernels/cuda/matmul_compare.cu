@@ -15,7 +15,7 @@ __global__ void gaps(const T* a, const T* b, Index count, int* result) {
   }
   gap = warp_max(gap);
   largest = warp_max(largest);
-  // Floats that are not negative compare like their bits.
+  // Non-negative floats compare like their bits.
   if (threadIdx.x % 32 == 0) {
     atomicMax(result, __float_as_int(gap));
     atomicMax(result + 1, __float_as_int(largest));

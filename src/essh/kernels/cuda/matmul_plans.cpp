@@ -50,7 +50,7 @@ std::size_t element_size(MatmulType type) {
   return type == MatmulType::BFloat16 ? 2 : 4;
 }
 
-// Bytes, at most 16, by which an operand's columns are aligned.
+// Alignment of an operand's columns in bytes, at most 16.
 std::uint32_t alignment(const void* data, Index stride, std::size_t element) {
   const auto bits = reinterpret_cast<std::uintptr_t>(data) | static_cast<std::uintptr_t>(stride) * element | 16u;
   return static_cast<std::uint32_t>(bits & (~bits + 1));
@@ -84,7 +84,7 @@ bool parse(const std::string& text, cublasLtMatmulAlgo_t& algorithm) {
   return true;
 }
 
-// Time of one call of `body`, of a few in a row.
+// Mean time of one call of `body` over a few.
 template <class Body>
 float milliseconds(Stream& stream, const Body& body) {
   cudaEvent_t start, end;
@@ -219,8 +219,7 @@ void MatmulPlans::choose(const Matmul& p, Plan& plan) {
   check(cudaStreamIsCapturing(stream_.handle(), &capturing), "cudaStreamIsCapturing");
   if (capturing != cudaStreamCaptureStatusNone) return;
 
-  // Trials write into memory that is given back after them; the first into the result where the product will overwrite
-  // it anyway.
+  // Trials write to temporary memory; the first one writes to the result if the product overwrites it anyway.
   const Index elements = p.rows * p.columns;
   const auto bytes = element_size(p.output) * static_cast<std::size_t>(elements);
   const bool result_is_free = p.result_stride == p.rows && (p.beta == 0 || p.addend != p.result);
@@ -240,7 +239,7 @@ void MatmulPlans::choose(const Matmul& p, Plan& plan) {
     void* to = i == 0 ? first : other;
     if (attempt(candidates[i].algo, to) != CUBLAS_STATUS_SUCCESS) continue;
     if (i > 0) {
-      // Algorithms differ in the order of additions, and in nothing else.
+      // Algorithms may differ only in the order of additions.
       const auto [gap, largest] = compare(stream_, p.output, first, other, elements);
       const float tolerance = (p.output == MatmulType::BFloat16 ? 1.6e-2f : 1e-3f) * largest;
       if (!(gap <= tolerance)) continue;

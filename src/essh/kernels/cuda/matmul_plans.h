@@ -10,8 +10,8 @@ namespace essh::cuda {
 
 enum class MatmulType { Float32, BFloat16 };
 
-// result = alpha * op(left) * op(right) + beta * addend, all column-major: element (i, j) lies at j * stride + i, and a
-// turned operand is stored as its transpose. Sums are float32.
+// result = alpha * op(left) * op(right) + beta * addend, all column-major: element (i, j) is at j * stride + i, and a
+// transposed operand is stored as its transpose. Sums are float32.
 struct Matmul {
   struct Operand {
     const void* data;
@@ -28,10 +28,10 @@ struct Matmul {
   Index result_stride;
 };
 
-// Matrix products by cuBLASLt. The first product of a shape times the algorithms that the library suggests on this
-// device, drops those that do not agree with the first, and keeps the fastest as one of the stream's choices: whoever
-// keeps and restores those gets the same bits again. Strides and addresses are no part of a shape, only their
-// alignment: a slice of a weight and its copy are multiplied by the same algorithm.
+// Matrix products by cuBLASLt. The first product of a shape autotunes: times the algorithms that the library suggests
+// on this device, drops those that disagree with the first, and keeps the fastest among the stream's choices. Restoring
+// saved choices restores the bits. A shape includes the alignment of strides and addresses, not their values: a slice
+// of a weight and its copy use the same algorithm.
 class MatmulPlans {
  public:
   explicit MatmulPlans(Stream& stream);

@@ -6,7 +6,7 @@
 namespace essh {
 namespace {
 
-// The matrices of a product as a kernel takes them.
+// The matrices of a product as a kernel parameter.
 template <class T>
 struct Parts {
   Matrix<const T> matrix[4];
@@ -14,7 +14,7 @@ struct Parts {
   bool paired;
 };
 
-// A block lays out one tile of rows.
+// One block packs one tile of rows.
 template <class T>
 __global__ void pack_tiles(Parts<T> parts, int steps, const Index* places, T* stream) {
   const Index tile = blockIdx.x;

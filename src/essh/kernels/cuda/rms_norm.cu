@@ -8,8 +8,8 @@ namespace {
 
 constexpr int kThreads = 128;
 
-// A row is shared by `Warps` warps, 1 or all of the block; each thread keeps `Packs` runs of N of its elements in
-// registers.
+// A row is shared by `Warps` warps, 1 or all of the block; each thread keeps `Packs` groups of N consecutive elements
+// in registers.
 template <int N, int Packs, int Warps>
 struct RowShare {
   static constexpr int kRows = kThreads / 32 / Warps;  // rows of a block at a time
@@ -18,7 +18,7 @@ struct RowShare {
   __device__ static Index column(int pack) {
     return (Index{pack} * 32 * Warps + static_cast<Index>(threadIdx.x) % (32 * Warps)) * N;
   }
-  // Of all threads of the row. Calls may follow each other with another buffer.
+  // Sum over the threads of the row. Consecutive calls need different buffers.
   __device__ static float sum(float x, float* shared) {
     x = cuda::warp_sum(x);
     if constexpr (Warps == 1) {
@@ -67,8 +67,8 @@ __global__ void __launch_bounds__(kThreads) forward(RmsNormForward<T, X> op) {
   }
 }
 
-// Rows in turn; every thread keeps the share of d_gain of its columns, and a block's rows are added in order at the
-// end.
+// Each block loops over rows; every thread accumulates d_gain for its columns, and the rows of a block are added in
+// order at the end.
 template <int N, int Packs, int Warps, class T, class X>
 __global__ void __launch_bounds__(kThreads) backward(RmsNormBackward<T, X> op, float* partial) {
   using Share = RowShare<N, Packs, Warps>;
@@ -140,7 +140,7 @@ __global__ void __launch_bounds__(kThreads) backward(RmsNormBackward<T, X> op, f
   }
 }
 
-// Calls body.operator()<Packs, Warps>() with a share of a row of so many runs that fits into registers.
+// Calls body.operator()<Packs, Warps>() so that a row of `runs` groups fits in registers.
 template <class Body>
 void with_shares(Index runs, const Body& body) {
   if (runs <= 128) return body.template operator()<4, 1>();

@@ -7,7 +7,7 @@ namespace {
 
 constexpr int kThreads = 128;
 
-// A block turns one row. Angles are reduced in double: a position of 100,000 leaves float too few digits.
+// One block rotates one row. Angles are reduced in double: at position 100,000 a float has too few digits.
 template <class T>
 __global__ void __launch_bounds__(kThreads) rotate(Rope<T> op) {
   extern __shared__ float2 turns[];

@@ -5,11 +5,11 @@
 #include "essh/kernels/cuda/device/attention_rows.cuh"
 #include "essh/kernels/cuda/device/vectors.cuh"
 
-// How attention of single queries is shared out over the GPU.
+// Splits the attention of single queries over the GPU.
 namespace essh::cuda {
 
-// One counter for each item whose shares are taken by several blocks; zero between kernels. Grows outside of recordings
-// only, like every memory; recorded launches go on with the counters that they were recorded with.
+// One arrival counter per item whose shares are split over several blocks; zero between kernels. Old counters stay
+// allocated, because recorded launches keep using them; new ones are never allocated while recording.
 class ShareCounters {
  public:
   explicit ShareCounters(Stream&) {}
@@ -29,7 +29,7 @@ class ShareCounters {
   std::vector<Array<unsigned>> counters_;
 };
 
-// Room for the shares of `items` blocks of `queries` queries that see up to `seen` rows each.
+// Space for the shares of `items` items of `queries` queries that see up to `seen` rows each.
 inline device::Shares shares_of(Stream& stream, Scratch& scratch, Index items, Index queries, Index seen,
                                 Index head_dim) {
   const Index most = device::most_shares(seen);
@@ -37,8 +37,8 @@ inline device::Shares shares_of(Stream& stream, Scratch& scratch, Index items, I
   return {static_cast<int>(most), scratch.take<float>(items * queries * most * (head_dim + 2)),
           stream.attachment<ShareCounters>().at_least(stream, items)};
 }
-// Blocks for each item: one for each share, or fewer that take several, where there are enough to fill the GPU and to
-// level out shares of unequal number.
+// Blocks per item: one per share, or fewer that take several shares each, once there are enough to fill the GPU and to
+// balance items of unequal length.
 inline Shape row_blocks(const Stream& stream, Index items, const device::Shares& shares) {
   constexpr Index kBlocksPerMultiprocessor = 32;
   const Index wanted = (kBlocksPerMultiprocessor * stream.multiprocessors() + items - 1) / items;
@@ -46,13 +46,13 @@ inline Shape row_blocks(const Stream& stream, Index items, const device::Shares&
           .block = dim3(device::kRowThreads)};
 }
 
-// May the rows of these matrices be read 16 bytes at a time?
+// Whether the rows of these matrices can be read 16 bytes at a time.
 template <class... T>
 bool all_aligned(const Matrix<T>&... m) {
   return (aligned(m, kWide<T>) && ...);
 }
 
-// Calls body.operator()<kLanes, kAligned>() with the lanes that hold a row of head_dim elements of T.
+// Calls body.operator()<kLanes, kAligned>() with the number of lanes that hold a row of head_dim elements of T.
 template <class T, class Body>
 void with_lanes(Index head_dim, bool aligned, const Body& body) {
   constexpr int kFull = device::kRowMaxColumns * int{sizeof(T)} / 16, kHalf = kFull / 2;
@@ -63,7 +63,7 @@ void with_lanes(Index head_dim, bool aligned, const Body& body) {
     aligned ? body.template operator()<kFull, true>() : body.template operator()<kFull, false>();
 }
 
-// Throws when no kernel takes heads of this size.
+// Throws if no kernel supports heads of this size.
 inline void check_head_dim(Index head_dim) {
   if (head_dim > device::kRowMaxColumns)
     fail(ErrorKind::Unsupported, "attention heads of {} dimensions: CUDA kernels take up to {}; use the CPU", head_dim,

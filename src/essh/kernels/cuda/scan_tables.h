@@ -8,7 +8,7 @@ namespace essh::cuda {
 
 struct ScanTables;
 
-// Fills turns [channel][mode][65] and gamma [channel][mode] from the modal tables.
+// Computes turns [channel][mode][65] and gamma [channel][mode] from the modal tables.
 void make_scan_tables(Stream& stream, const Modes<const float>& modes, float2* turns, float* gamma);
 
 }  // namespace essh::cuda

@@ -5,8 +5,8 @@
 #include "essh/kernels/cuda/scan_tables.h"
 #include "essh/kernels/selective_scan.h"
 
-// Three passes like the forward scan, in reverse: what each chunk adds to the gradient of its entering state, the
-// gradients of the leaving states, and everything else chunk by chunk.
+// Three passes like the forward scan, in reverse: each chunk's contribution to the gradient of its entering state, the
+// gradients of the leaving states, and all other gradients chunk by chunk.
 namespace essh {
 namespace {
 
@@ -49,7 +49,7 @@ __global__ void __launch_bounds__(kTileThreads)
       term<kTokens>(s.b.turned(), Tile<typename S::Value, S::kValueStride, 1>{s.d_z}));
 }
 
-// Like carry_states from the last chunk to the first; `adjoints` holds increments and becomes the gradients of the
+// Like carry_states, from the last chunk to the first. In: `adjoints` holds contributions. Out: gradients of the
 // leaving states.
 __global__ void carry_adjoints(Index sequences, Index length, int channels, int modes, int width,
                                Matrix<const float> d_leaving, ScanTables tables, const float* through,
@@ -96,11 +96,11 @@ __global__ void carry_adjoints(Index sequences, Index length, int channels, int 
   d_entering(sequence, column + width) = y;
 }
 
-// Gradients by token and mode, each entry touched by one thread in every product.
+// Gradients per token and mode; in every product one thread owns each entry.
 template <class S>
 struct GateGradients {
-  float read[kTokens][S::kModes], write[kTokens][S::kModes];  // read and write themselves times their gradients
-  float decay[kTokens][S::kModes];                            // of the accumulated decay
+  float read[kTokens][S::kModes], write[kTokens][S::kModes];  // gates times their gradients
+  float decay[kTokens][S::kModes];                            // gradient of the accumulated decay
   float theta[kTokens][S::kModes], readout_cos[kTokens][S::kModes], readout_sin[kTokens][S::kModes];
 };
 
@@ -117,7 +117,7 @@ struct GradientShared {
   alignas(16) typename S::Value d_z[kTokens * S::kValueStride];
 };
 
-// A mode whose decay is too large for factors: its gradients pair by pair.
+// Gradients of a direct mode (its decay is too large for factors), pair by pair.
 template <class S>
 __device__ void add_direct_mode(GradientShared<S>& s, const ScanTables& tables, int channel, int mode) {
   const auto& f = s.gates;
@@ -183,7 +183,7 @@ __global__ void __launch_bounds__(kTileThreads) chunk_gradients(SelectiveScanBac
       term<S::kInner>(s.w.rows(), State{s.adjoint}));
   __syncthreads();
 
-  // The square becomes the gradient of g below the diagonal.
+  // `square` becomes the gradient of g below the diagonal.
   multiply<S::kTensor, kTokens, kTokens, true>(
       [&](int t, int other, float x, float y) {
         if (other == t) s.dots[t] = x;
@@ -194,7 +194,7 @@ __global__ void __launch_bounds__(kTileThreads) chunk_gradients(SelectiveScanBac
       term<S::kValues>(Values{s.d_z}, TurnedValues{s.v}));
   __syncthreads();
 
-  // Gradients of the factors, at once turned into those of gates, decay, frequency and readout.
+  // Gradients of the factors, converted at once to those of gates, decay, frequency and readout.
   const auto reading = [&](int t, int mode, float2 factor, float x, float y, float angle, float unit, int turn_at) {
     const float along = x * factor.x + y * factor.y, across = y * factor.x - x * factor.y;
     s.sums.read[t][mode] += along;
@@ -218,7 +218,7 @@ __global__ void __launch_bounds__(kTileThreads) chunk_gradients(SelectiveScanBac
       [&](int t, int part, float x, float y) {
         const int mode = part / 2;
         if (mode >= modes) return;
-        // b is the conjugate of what q is.
+        // b is the conjugate of the corresponding q.
         const float2 b = s.b.of(t, mode);
         const float unit = f.read[t][mode] * decayed<S>(f.decay[t][mode]);
         const float2 on = reading(t, mode, {b.x, -b.y}, x, -y, static_cast<float>(t + 1), unit, t + 1);
@@ -246,7 +246,7 @@ __global__ void __launch_bounds__(kTileThreads) chunk_gradients(SelectiveScanBac
         s.sums.write[t][mode] += along;
         s.sums.decay[t][mode] += along;
         s.sums.theta[t][mode] += static_cast<float>(count - 1 - t) * across;
-        // What is written decays until the end of the chunk.
+        // A write decays until the end of the chunk.
         s.w.of(t, mode).x = along;
       },
       term<S::kValues>(Values{s.v}, TurnedState{s.adjoint}));
@@ -258,7 +258,7 @@ __global__ void __launch_bounds__(kTileThreads) chunk_gradients(SelectiveScanBac
     __syncthreads();
   }
 
-  // A warp per mode: the chunk's own decay, sums over tokens, and the gates.
+  // One warp per mode: the chunk's own decay, sums over tokens, and the gates.
   const int lane = threadIdx.x % 32;
   for (int mode = threadIdx.x / 32; mode < modes; mode += kTileWarps) {
     // The carried state h = through R(n theta) H against its adjoint G.
@@ -302,7 +302,7 @@ __global__ void __launch_bounds__(kTileThreads) chunk_gradients(SelectiveScanBac
       if (t >= count) continue;
       const Index gate = Index{channel} * modes + mode;
       const float read = f.read[t][mode], write = f.write[t][mode], own = s.dots[t] * kc * (1.0f - lag);
-      // A gate of zero has no slope, whatever its gradient.
+      // A gate of zero has slope zero, whatever its gradient.
       op.d_read(first + t, gate) = read > 1e-30f ? s.sums.read[t][mode] / read + own * write : 0.0f;
       op.d_write(first + t, gate) = write > 1e-30f ? s.sums.write[t][mode] / write + own * read : 0.0f;
       op.d_clock(first + t, gate) = d_lambda[half];
@@ -317,7 +317,7 @@ __global__ void __launch_bounds__(kTileThreads) chunk_gradients(SelectiveScanBac
   }
 }
 
-// A warp per mode of a channel adds the chunks, in an order that is always the same.
+// One warp per mode of a channel adds the chunks in a fixed order.
 __global__ void add_tables(const TableGradient* partial, Index rows, Modes<const float> modes, Modes<float> gradients) {
   const int mode = blockIdx.x, channel = blockIdx.y, lane = threadIdx.x;
   const Index stride = Index{gridDim.y} * gridDim.x, at = Index{channel} * gridDim.x + mode;

@@ -5,8 +5,8 @@
 #include "essh/kernels/cuda/scan_tables.h"
 #include "essh/kernels/selective_scan.h"
 
-// Three passes, the first and the last parallel over chunks: what each chunk adds to the state, the states that enter
-// the chunks, and the outputs.
+// Three passes, the first and the last parallel over chunks: each chunk's contribution to the state, the states
+// entering the chunks, and the outputs.
 namespace essh {
 namespace {
 
@@ -61,8 +61,7 @@ __global__ void __launch_bounds__(kTileThreads)
       term<kTokens>(s.w.turned(), Tile<typename S::Value, S::kValueStride, 1>{s.v}));
 }
 
-// One thread carries one value of one mode through the chunks; `states` holds increments and becomes the entering
-// states.
+// One thread carries one value of one mode through the chunks. In: `states` holds contributions. Out: entering states.
 __global__ void carry_states(Index sequences, Index length, int channels, int modes, int width,
                              Vector<const float* const> entering, ScanTables tables, const float* through,
                              Matrix<float> states, Vector<float* const> leaving) {
@@ -192,8 +191,8 @@ __global__ void step(SelectiveStep<T> op) {
   op.z(sequence, column) = narrow<T>(z);
 }
 
-// One token of one channel of one sequence by a warp: gates, blend, recurrence and readout. A lane has the values at
-// its place and 32 further of every mode, and all of the state is on its way before the first is needed.
+// One token of one channel of one sequence by one warp: gates, blend, recurrence and readout. Of every mode a lane owns
+// the values at its index and 32 further, and loads the whole state before the first use.
 constexpr int kStepModes = 8, kStepWidth = 64, kStepWarps = 4;
 
 template <class T>
@@ -228,7 +227,7 @@ __global__ void __launch_bounds__(kStepWarps * 32) mix_step(SelectiveMix<T> op) 
   }
 #pragma unroll
   for (int i = 0; i < 2; ++i) v[i] = inside[i] ? widen(op.v0(sequence, channel * width + lane + 32 * i)) : 0.0f;
-  // Eight lanes each for write, read, what the clock keeps, and the turn of a mode.
+  // Eight lanes each for write, read, the clock's decay, and the rotation of a mode.
   float gate = 0, sine = 0;
   if (const int mode = lane % 8, kind = lane / 8; mode < modes) {
     const auto logit = [&](const Matrix<T>& logits, const Vector<const float>& bias) {
@@ -286,8 +285,7 @@ void cuda::make_scan_tables(Stream& stream, const Modes<const float>& modes, flo
 
 namespace {
 
-// The three passes around the states, which are the kernels' own: increments(grid, states, through), outputs(grid,
-// states).
+// The three passes around the states, which the kernels own: increments(grid, states, through), outputs(grid, states).
 template <class Op, class Increments, class Outputs>
 void scan(cuda::Stream& stream, const Op& op, const Matrix<float>& boundary, const Increments& increments,
           const Outputs& outputs) {

@@ -9,7 +9,7 @@ namespace {
 constexpr int kThreads = 256;
 constexpr Index kBlocks = 1024;
 
-// The sum over the block, in thread 0: a tree of fixed shape.
+// Sum over the block, in thread 0, by a tree of fixed shape.
 __device__ double block_sum(double value) {
   __shared__ double sums[kThreads];
   sums[threadIdx.x] = value;
@@ -24,7 +24,7 @@ __device__ float squares(float4 x) {
   return x.x * x.x + x.y * x.y + x.z * x.z + x.w * x.w;
 }
 
-// partial[block] = the block's share of the sum: whole vectors of four, and in block 0 the elements before and behind.
+// partial[block] = the block's share of the sum: whole vectors of four; block 0 also takes the unaligned head and tail.
 __global__ void partial_sums(const float* x, Index before, Index vectors, Index size, double* partial) {
   const auto* x4 = reinterpret_cast<const float4*>(x + before);
   double sum = 0;

@@ -58,7 +58,7 @@ void launch_step(cuda::Stream& stream, const StreamedStep<T>& op) {
     cuda::launch(stream, "streamed step", shape, streamed_step<T, kStreamedSequences>, op, slots);
 }
 
-// The step with its phases timed, the mean of all workers.
+// The step with its phases timed, averaged over the workers.
 template <class T>
 void profile_step(cuda::Stream& stream, StreamedStep<T> op, cuda::Profile& profile) {
   static constexpr const char* kNames[kStepPhases] = {

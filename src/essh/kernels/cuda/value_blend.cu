@@ -42,8 +42,8 @@ __global__ void __launch_bounds__(kLanes* kGroups) forward(ValueBlendForward<T> 
   }
 }
 
-// A block walks over the tokens of its share with one group per channel of its column of channels; each group keeps the
-// gradient of its channel's blend.
+// A block loops over its share of the tokens with one group per channel; each group accumulates the gradient of its
+// channel's blend.
 template <int N, class T>
 __global__ void __launch_bounds__(kLanes* kGroups) backward(ValueBlendBackward<T> op, float* partial) {
   const int lane = threadIdx.x % kLanes;
@@ -82,7 +82,7 @@ __global__ void __launch_bounds__(kLanes* kGroups) backward(ValueBlendBackward<T
   if (inside && lane == 0) partial[Index{blockIdx.y} * channels + channel] = d_blend;
 }
 
-// Calls body.operator()<N>() with 4 where channels and rows are made of whole runs of 4, or 1.
+// Calls body.operator()<N>(): N is 4 if channels and rows consist of whole groups of 4, else 1.
 template <class Body, class... Operands>
 void with_runs(Index width, const Body& body, const Operands&... operands) {
   constexpr int kRun = 4;

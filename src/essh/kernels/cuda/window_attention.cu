@@ -16,7 +16,7 @@ using cuda::device::ForwardOperands;
 using cuda::device::ScoreBlocks;
 using cuda::device::TileMath;
 
-// Up to so many queries of a sequence go one by one, each split over blocks.
+// Up to this many queries per sequence are attended one by one, each split over blocks.
 constexpr Index kFewQueries = 8;
 constexpr Index kDeltaThreads = 256;
 
@@ -31,7 +31,7 @@ AttentionShape shape_of(Index heads, Index kv_heads, Index head_dim, Index queri
           .scale = static_cast<float>(1 / std::sqrt(static_cast<double>(head_dim)))};
 }
 
-// Blocks of `per_block` rows of every slice. `slice_bytes` is what the blocks of a slice read together.
+// Blocks of `per_block` rows of every slice. `slice_bytes` is the memory read by the blocks of a slice together.
 BlockOrder order_of(Index slices, Index rows, Index per_block, Index slice_bytes) {
   constexpr Index kCacheBytes = Index{24} << 20;
   return {.slices = static_cast<int>(slices),
@@ -43,7 +43,7 @@ dim3 grid_of(const BlockOrder& order) {
   return dim3(static_cast<unsigned>(order.slices) * static_cast<unsigned>(order.blocks));
 }
 
-// Calls body with the tiles that leave room in shared memory for heads of this size.
+// Calls body with the tile size that fits in shared memory for heads of this size.
 template <class Body>
 void with_tiles(Index head_dim, const Body& body) {
   if (head_dim <= 64)
@@ -102,7 +102,7 @@ void attend_tiles_backward(cuda::Stream& stream, const AttentionShape& shape, In
   });
 }
 
-// Tensor cores take 64-dimensional heads of bf16 in rows of whole 16-byte pieces.
+// The tensor-core kernels need 64-dimensional bf16 heads in rows of whole 16-byte pieces.
 template <class T>
 bool on_tensor_cores(Index head_dim, bool aligned) {
   return std::is_same_v<T, BFloat16> && head_dim == cuda::device::kTileColumns && aligned;
@@ -120,8 +120,7 @@ void attend_mma(cuda::Stream& stream, const AttentionShape& shape, Index slices,
       cuda::device::attention_mma_forward, shape, order, x);
 }
 
-// How many slices keep the gradients of their scores at a time, whole groups of them; none where those of one group
-// do not fit.
+// How many slices, in whole groups, keep the gradients of their scores at once; 0 if one group does not fit.
 struct KeptSlices {
   static constexpr Index kMostBytes = Index{512} << 20;
   Index blocks, span, slice_blocks, together;

@@ -22,14 +22,14 @@ struct StepShape {
   int kv_heads, group, head_dim;  // `group` query heads read one kv head
   Index window, rows;
   float scale;
-  bool aligned;  // rows of the operands, and of caches that begin at a multiple of 16 bytes
+  bool aligned;  // rows of the operands, and of caches whose address is a multiple of 16 bytes
 };
 
 __device__ bool is_aligned(const void* pointer) {
   return reinterpret_cast<std::uintptr_t>(pointer) % 16 == 0;
 }
 
-// One kv head of one sequence and its caches.
+// One kv head of one sequence, and its caches.
 template <class T>
 struct Step {
   Index width, rows, position, seen;
@@ -47,8 +47,8 @@ struct Step {
     Part::load(new_value, lane, head_dim).store_to(values + row * width, lane, head_dim);
   }
 
-  // The last row of the last share is the new one, read from where it stands and never from the cache, so no block
-  // waits for the one that writes it there.
+  // The new row is the last row of the last share. It is read from the operands, never from the cache, so that no block
+  // waits for the one that writes it.
   template <int kLanes, bool kAligned, int kQueries>
   __device__ __forceinline__ void attend(WeightedSum<T, 1> (&sums)[kQueries], const T* const (&q)[kQueries],
                                          float scale, const Share& share) const {
@@ -108,7 +108,7 @@ __global__ void __launch_bounds__(cuda::device::kRowThreads)
   }
 }
 
-// Calls body with the query heads of a block, which read the same keys.
+// Calls body with the number of query heads per block; they read the same keys.
 template <class Body>
 void with_queries(Index group, const Body& body) {
   if (group == 1)

@@ -2,8 +2,8 @@
 #include "essh/kernels/cuda/device/attention_shape.cuh"
 #include "essh/kernels/cuda/device/bf16_tile.cuh"
 
-// Attention of 64-dimensional heads in bf16 on tensor cores. A block of four warps holds 128 rows, each warp 32 of
-// them, and passes over tiles of 64 rows of the other side, the next one on its way while one is worked on.
+// Attention of 64-dimensional heads in bf16 on tensor cores. A block of four warps holds 128 rows, 32 per warp, and
+// loops over tiles of 64 rows of the other side; the next tile is loaded while one is being computed.
 namespace essh::cuda::device {
 
 inline constexpr int kMmaThreads = 128;
@@ -12,22 +12,22 @@ inline constexpr int kMmaTile = 64;
 inline constexpr int kMmaWarpRows = 32;
 inline constexpr int kMmaTileBytes = kMmaTile * kTileRowBytes;
 inline constexpr int kMmaRowsBytes = kMmaRows * kTileRowBytes;
-// A stage is a tile of keys and one of values.
+// A stage: one tile of keys and one of values.
 inline constexpr int kMmaStageBytes = 2 * kMmaTileBytes;
-// Three stages; the rows of the block lie in the last one before and after.
+// Three stages; the block's own rows occupy the last one before and after the loop.
 inline constexpr int kMmaForwardShared = 3 * kMmaStageBytes;
 static_assert(kMmaRowsBytes == kMmaStageBytes);
 inline constexpr float kLog2E = 1.44269504088896340736f;
 inline constexpr float kLn2 = 0.69314718055994530942f;
 
-// Keys whose scores a warp holds at a time.
+// Keys whose scores a warp holds at once.
 inline constexpr int kMmaStep = 32;
 using StepScores = float[2][kMmaStep / 8][4];
 
-// The softmax of 32 rows of one warp as it goes along: a lane's rows are 16 m + g + 8 h. Weights are relative to the
-// largest score of the row so far, its base, in units of log 2: the largest weight is 1, which bf16 does not round.
+// Online softmax of one warp's 32 rows; a lane's rows are 16 m + g + 8 h. Weights are relative to the row's largest
+// score so far, its base, in units of log 2: the largest weight is 1, which bf16 represents exactly.
 struct RunningSoftmax {
-  float base[2][2], sum[2][2];  // the sum is the lane's own part
+  float base[2][2], sum[2][2];  // `sum` is this lane's partial sum
 
   __device__ RunningSoftmax() {
 #pragma unroll
@@ -37,7 +37,7 @@ struct RunningSoftmax {
     }
   }
 
-  // Raises the bases to the largest of `scores`, and brings `out` to them if any of the warp's has changed.
+  // Raises the bases to the maximum of `scores` and rescales `out` if any base of the warp has changed.
   __device__ __forceinline__ void raise(const StepScores& scores, float (&out)[2][8][4], float scale) {
     float fade[2][2];
     bool raised = false;
@@ -71,13 +71,13 @@ struct RunningSoftmax {
     }
   }
 
-  // Scores become weights.
+  // Replaces scores by weights.
   __device__ __forceinline__ void weigh(StepScores& scores, float scale) {
 #pragma unroll
     for (int m = 0; m < 2; ++m) {
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
-        // A row that has seen nothing yet keeps weights of zero.
+        // A fully masked row keeps weights of zero.
         const float level = base[m][h] == -INFINITY ? 0.0f : base[m][h];
         float total = 0;
 #pragma unroll
@@ -103,7 +103,7 @@ struct RunningSoftmax {
   }
 };
 
-// scores = 32 queries times kMmaStep keys, from row 16 * step of their tile on.
+// scores = 32 queries times kMmaStep keys, starting at row 16 * step of the tile.
 __device__ __forceinline__ void set_scores(StepScores& scores, const Word (&q)[2][4][4], const TileReader& keys,
                                            int step, std::uint32_t stage) {
 #pragma unroll
@@ -123,7 +123,7 @@ __device__ __forceinline__ void set_scores(StepScores& scores, const Word (&q)[2
   }
 }
 
-// out += weights, rounded, times values.
+// out += weights (rounded to bf16) times values.
 __device__ __forceinline__ void add_values(float (&out)[2][8][4], const StepScores& weights, const TileReader& values,
                                            int step, std::uint32_t stage) {
 #pragma unroll
@@ -156,10 +156,10 @@ __global__ void __launch_bounds__(kMmaThreads, 2)
   const std::int64_t key_row = static_cast<std::int64_t>(sequence) * shape.keys();
   const int begin = max(0, shape.past + first - shape.window + 1) / kMmaTile * kMmaTile,
             end = shape.past + first + rows;
-  // Positions of the warp's rows. Rows beyond the last query are zero and are not written.
+  // Positions of the warp's rows. Rows beyond the last query are zero and not written.
   const int low = shape.past + first + warp * kMmaWarpRows, high = low + kMmaWarpRows - 1;
   const bool idle = warp * kMmaWarpRows >= rows;
-  // Keys that the warp sees, the first of a step and the last.
+  // Range of keys that the warp sees, its start rounded down to a step.
   const int from = max(0, low - shape.window + 1) / kMmaStep * kMmaStep, to = idle ? -1 : min(high, end - 1);
 
   const std::uint32_t stages = shared_address(shared), q_tile = stages + 2 * kMmaStageBytes;
@@ -190,8 +190,8 @@ __global__ void __launch_bounds__(kMmaThreads, 2)
   RunningSoftmax softmax;
   const float scale = shape.scale * kLog2E;
 
-  // Attends to kMmaStep keys at `key`, whose scores are in `scores` unless they are the first, and puts the scores of
-  // the keys after them into `next`: their products wait for nothing and run beside the exponentials.
+  // Attends to kMmaStep keys at `key` and computes the scores of the following keys into `next`: these products have no
+  // dependency and overlap the exponentials. `scores` is already filled, except for the first keys.
   const auto attend = [&](StepScores& scores, int key, int step, std::uint32_t stage, StepScores& next, int next_step,
                           std::uint32_t next_stage) {
     if (key < from || key > to) return;
@@ -223,7 +223,7 @@ __global__ void __launch_bounds__(kMmaThreads, 2)
   std::uint32_t stage = 0;
   for (int key = begin; key < end; key += kMmaTile) {
     const std::uint32_t next = stage == 2 * kMmaStageBytes ? 0 : stage + kMmaStageBytes;
-    // This tile and the next have arrived, and no warp reads the one before.
+    // This tile and the next have arrived, and no warp still reads the previous one.
     if (key > begin) {
       wait_for_copies();
       __syncthreads();

@@ -1,27 +1,27 @@
 #pragma once
 #include "essh/kernels/cuda/device/attention_mma.cuh"
 
-// Gradients of the attention of attention_mma.cuh. With the weights P and the gradients of the scores
+// Backward of the attention of attention_mma.cuh. With the weights P and the gradients of the scores
 //   dS = P (d_out v^T - delta)
-// one pass holds keys and passes over the queries of the heads that read them, everything transposed, for
+// the first pass holds keys and loops over the queries of the heads that read them, all operands transposed, for
 //   d_k = scale dS^T q,  d_v = P^T d_out,
-// and one holds queries and passes over keys, for
+// and the second holds queries and loops over keys, for
 //   d_q = scale dS k.
-// The second reads the dS that the first has kept, or computes it again where the first kept nothing. No pass adds to
-// the sums of another block, so the bits never change. log_sum comes in units of log 2.
+// The second pass reads the dS kept by the first, or recomputes it if none was kept. No block adds to another block's
+// sums, so the result is deterministic. log_sum is in units of log 2.
 namespace essh::cuda::device {
 
-// dS in bf16: blocks of 16 queries x 16 keys, those with a visible pair, the key blocks of a query block side by side.
-// A block is the A operand of its transpose, 16 bytes for each lane of a warp.
+// dS in bf16: blocks of 16 queries x 16 keys with at least one visible pair, the key blocks of a query block
+// contiguous. A block is stored as the A operand of its transpose, 16 bytes per lane of a warp.
 struct ScoreBlocks {
   static constexpr int kBytes = 16 * 16 * 2;
 
   uint4* data;
-  int blocks;       // in a sequence
-  int span;         // the most key blocks that a query block sees
-  int first_slice;  // of those that are kept
+  int blocks;       // per sequence
+  int span;         // maximum number of key blocks seen by a query block
+  int first_slice;  // first slice kept
 
-  // Of the query blocks before `block`.
+  // Number of blocks stored before query block `block`.
   template <class Integer>
   __host__ __device__ static constexpr Integer before(Integer block, Integer span) {
     return block <= span ? block * (block + 1) / 2 : span * (span + 1) / 2 + (block - span) * span;
@@ -29,17 +29,17 @@ struct ScoreBlocks {
   __device__ bool has(int query_block, int key_block) const {
     return query_block < blocks && key_block <= query_block && key_block > query_block - span;
   }
-  // Of one lane; the next key block is kBytes further on.
+  // This lane's 16 bytes; the next key block is kBytes further on.
   __device__ uint4* at(int slice, int query_block, int key_block, int lane) const {
     const int index = before(query_block, span) + key_block - max(0, query_block - span + 1);
     return data + (static_cast<std::int64_t>(slice - first_slice) * before(blocks, span) + index) * 32 + lane;
   }
 };
 
-// Two tiles of rows that stay, two stages of two tiles, and of each stage the queries' log_sum and delta.
+// Two resident tiles of rows, two stages of two tiles, and per stage the queries' log_sum and delta.
 inline constexpr int kMmaBackwardShared = 2 * kMmaRowsBytes + 4 * kMmaTileBytes + 4 * kMmaTile * int{sizeof(float)};
 
-// sums = 32 rows of one tile times rows of another, kSteps times 16 of them.
+// sums = 32 rows of one tile times 16 kSteps rows of another.
 template <int kSteps>
 __device__ __forceinline__ void set_row_products(float (&sums)[2][2 * kSteps][4], const TileReader& a,
                                                  std::uint32_t a_bytes, const TileReader& b, int first_step,
@@ -64,7 +64,8 @@ __device__ __forceinline__ void set_row_products(float (&sums)[2][2 * kSteps][4]
   }
 }
 
-// sums += weights, rounded, times the rows of a tile. rounded(m, j, words) is called for each block of 16 x 16 weights.
+// sums += weights (rounded to bf16) times the rows of a tile. Calls rounded(m, j, words) for each 16 x 16 block of
+// weights.
 template <int kSteps, class Rounded>
 __device__ __forceinline__ void add_weighted_rows(float (&sums)[2][8][4], const float (&weights)[2][2 * kSteps][4],
                                                   const TileReader& rows, int first_step, std::uint32_t bytes,
@@ -95,7 +96,7 @@ __device__ __forceinline__ void add_weighted_rows(float (&sums)[2][8][4], const 
   add_weighted_rows<kSteps>(sums, weights, rows, first_step, bytes, [](int, int, const Word(&)[4]) {});
 }
 
-// Writes the warp's 32 rows of sums, times `factor`, through its own rows of a tile, which no other warp reads.
+// Writes the warp's 32 rows of sums, times `factor`, through the warp's own rows of a tile.
 __device__ __forceinline__ void write_rows(const float (&sums)[2][8][4], float factor, unsigned char* tile, int warp,
                                            int lane, BFloat16* to, std::int64_t stride, int rows) {
 #pragma unroll
@@ -104,11 +105,11 @@ __device__ __forceinline__ void write_rows(const float (&sums)[2][8][4], float f
   store_rows(to, stride, tile, warp * kMmaWarpRows, rows, lane);
 }
 
-// The pass for d_k and d_v; its slices are kv heads. kKeep: writes dS to `kept`.
+// The pass for d_k and d_v; its slices are kv heads. kKeep: stores dS in `kept`.
 template <bool kKeep>
 __global__ void __launch_bounds__(kMmaThreads, 2)
     attention_mma_keys(AttentionShape shape, BlockOrder order, BackwardOperands<BFloat16> x, ScoreBlocks kept) {
-  // Queries of a tile at a time, 16 kSteps: as many as leave room for the sums in registers.
+  // Queries of a tile processed at once, 16 kSteps: as many as leave registers for the sums.
   constexpr int kSteps = 2, kCount = 16 * kSteps;
   extern __shared__ __align__(128) unsigned char shared[];
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
@@ -140,13 +141,13 @@ __global__ void __launch_bounds__(kMmaThreads, 2)
       const int count = end - at;
       q_loader.load<kMmaTile>(stages + stage * 2 * kMmaTileBytes, count);
       d_out_loader.load<kMmaTile>(stages + stage * 2 * kMmaTileBytes + kMmaTileBytes, count);
-      // Rows beyond the end are zero, and so is what they add, whatever these say.
+      // Rows beyond the end are zero and contribute zero, whatever these values are.
       const int i = static_cast<int>(threadIdx.x) % kMmaTile;
       const float* from = threadIdx.x < kMmaTile ? log_sum : delta;
       copy_async_float(shared_address(statistics + stage * 2 * kMmaTile + threadIdx.x), from + at + i, i < count);
       end_copies();
     };
-    // Stages are free once all warps have left the head before.
+    // The stages are free once all warps have finished the previous head.
     if (member > 0) __syncthreads();
     load_stage(first, 0);
 
@@ -176,7 +177,7 @@ __global__ void __launch_bounds__(kMmaThreads, 2)
             }
           }
         }
-        // From here on no branches, so that products and exponentials may be interleaved.
+        // No branches from here on, so that products and exponentials can interleave.
         set_row_products<kSteps>(d_scores, held_rows, kMmaRowsBytes, passing_columns, step, bytes + kMmaTileBytes);
         const float* tile_log_sum = statistics + stage * 2 * kMmaTile + step * 16 + lane % 4 * 2;
 #pragma unroll

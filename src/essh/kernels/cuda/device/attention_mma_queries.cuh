@@ -4,7 +4,7 @@
 // The pass for d_q of attention_mma_backward.cuh.
 namespace essh::cuda::device {
 
-// The A operand of 16 queries x 16 keys from a block that is kept.
+// The A operand of 16 queries x 16 keys from a kept block.
 __device__ __forceinline__ void as_query_rows(Word (&a)[4], const uint4& block) {
   a[0] = transpose_block(block.x);
   a[1] = transpose_block(block.z);
@@ -12,10 +12,10 @@ __device__ __forceinline__ void as_query_rows(Word (&a)[4], const uint4& block) 
   a[3] = transpose_block(block.w);
 }
 
-// From the dS that attention_mma_keys has kept: reads it once, a tile ahead, and multiplies.
+// Uses the dS kept by attention_mma_keys: reads it once, one tile ahead, and multiplies.
 __global__ void __launch_bounds__(kMmaThreads, 3)
     attention_mma_queries_kept(AttentionShape shape, BlockOrder order, BackwardOperands<BFloat16> x, ScoreBlocks kept) {
-  // Two stages of keys, and in the end the rows of the block.
+  // Two stages of keys; at the end the block's rows.
   __shared__ __align__(128) unsigned char shared[kMmaRowsBytes];
   static_assert(kMmaRowsBytes == 2 * kMmaTileBytes);
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
@@ -80,7 +80,7 @@ __global__ void __launch_bounds__(kMmaThreads, 3)
   write_rows(sums, shape.scale, shared, warp, lane, x.d_q.row(base + first) + head * kTileColumns, x.d_q.stride, rows);
 }
 
-// Computes dS again.
+// Recomputes dS.
 __global__ void __launch_bounds__(kMmaThreads, 2)
     attention_mma_queries(AttentionShape shape, BlockOrder order, BackwardOperands<BFloat16> x) {
   extern __shared__ __align__(128) unsigned char shared[];

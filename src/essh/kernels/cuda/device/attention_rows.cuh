@@ -3,10 +3,10 @@
 #include "essh/kernels/cuda/device/mma.cuh"
 #include "essh/kernels/cuda/device/row_vector.cuh"
 
-// Attention of single queries, or of the few that read one kv head: bound by the reading of keys and values. A group of
-// lanes takes a key row each; a block of four warps takes one share of the rows after the other, and the last block of
-// a query to finish combines the shares in their order. How many rows a share has follows from the number of rows that
-// its query sees, so the bits of a query depend on nothing else in the launch, nor on the number of blocks.
+// Attention of single queries, or of the few that share a kv head: bound by reading keys and values. A group of lanes
+// reads one key row. A block of four warps processes shares of the rows, and the last block of a query to finish
+// combines its shares in order. The size of a share depends only on the number of rows that its query sees, so a
+// query's bits do not depend on the rest of the launch or the number of blocks.
 namespace essh::cuda::device {
 
 inline constexpr int kRowThreads = 128;
@@ -14,33 +14,33 @@ inline constexpr int kRowMaxColumns = 128;
 inline constexpr int kFewestShareRows = 128;
 inline constexpr int kMostShares = 64;
 
-// Rows of each share of a query that sees `seen` rows; the last share may have fewer.
+// Rows per share for a query that sees `seen` rows; the last share may be smaller.
 __host__ __device__ constexpr std::int64_t share_rows(std::int64_t seen) {
   const std::int64_t even = (seen + kMostShares - 1) / kMostShares;
   return (even + kFewestShareRows - 1) / kFewestShareRows * kFewestShareRows;
 }
-// The most shares of any query that sees up to `seen` rows.
+// Maximum number of shares of any query that sees up to `seen` rows.
 __host__ __device__ constexpr std::int64_t most_shares(std::int64_t seen) {
   const std::int64_t shares = (seen + kFewestShareRows - 1) / kFewestShareRows;
   return shares < kMostShares ? shares : kMostShares;
 }
 
-// Rows [begin, begin + count) of those that a query sees.
+// Rows [begin, begin + count) of a query's visible rows.
 struct Share {
   std::int64_t begin;
   int count;
   bool last;
 };
 
-// Where the shares of a query meet: room for `most` times head_dim + 2 floats for each query of an item, and a counter
-// for each item that is zero between kernels.
+// Partial results of an item's queries: `most` times head_dim + 2 floats per query, and one arrival counter per item,
+// which is zero between kernels.
 struct Shares {
   int most;
   float* partial;
   unsigned* arrived;
 };
 
-// exp for float, and for bf16 the faster power of two of scores that come in units of log 2.
+// exp for float; for bf16 the faster exp2 of scores in units of log 2.
 template <class T>
 __device__ __forceinline__ float weight_of(float score) {
   if constexpr (sizeof(T) == 4)
@@ -51,26 +51,26 @@ __device__ __forceinline__ float weight_of(float score) {
 template <class T>
 inline constexpr float kScoreUnit = sizeof(T) == 4 ? 1.0f : 1.44269504088896340736f;
 
-// A softmax-weighted sum of rows as it goes along, `kSize` columns of it.
+// A running softmax-weighted sum of rows, `kSize` of its columns.
 template <class T, int kSize>
 struct WeightedSum {
   float largest = -INFINITY, sum = 0;
   float out[kSize] = {};
 
-  // Factors that bring two sums to their common largest score; zero for a sum of nothing.
+  // Rescales both sums to the common maximum; an empty sum contributes zero.
   __device__ __forceinline__ void merge(float other_largest, float other_sum, const float (&other)[kSize]) {
     const float top = fmaxf(largest, other_largest), base = top == -INFINITY ? 0.0f : top;
     const float mine = weight_of<T>(largest - base), theirs = weight_of<T>(other_largest - base);
     largest = top;
-    // Which product is rounded must not depend on where this is compiled into.
+    // Explicit fmaf: which of the two products is rounded must not depend on the surrounding code.
     sum = fmaf(sum, mine, other_sum * theirs);
 #pragma unroll
     for (int i = 0; i < kSize; ++i) out[i] = fmaf(out[i], mine, other[i] * theirs);
   }
 };
 
-// Attends with query rows over `rows` rows; source(row, lane, key, value) gives a lane's parts of a key and a value
-// row. Thread i < head_dim returns with column i of each query in out[0], all with the largest scores and the sums.
+// Attends to `rows` rows for each query; source(row, lane, key, value) loads a lane's part of a key and a value row. On
+// return, thread i < head_dim has column i of each query in out[0]; all threads have the maxima and the sums.
 template <class T, int kLanes, bool kAligned, int kQueries, class Source>
 __device__ __forceinline__ void attend_rows(WeightedSum<T, 1> (&sums)[kQueries], const T* const (&q)[kQueries],
                                             int head_dim, float scale, int rows, const Source& source) {
@@ -126,7 +126,7 @@ __device__ __forceinline__ void attend_rows(WeightedSum<T, 1> (&sums)[kQueries],
     }
   }
 
-  // The groups of a warp, then the warps.
+  // Reduces over the groups of a warp, then over the warps.
 #pragma unroll
   for (int i = 0; i < kQueries; ++i) {
 #pragma unroll
@@ -157,7 +157,7 @@ __device__ __forceinline__ void attend_rows(WeightedSum<T, 1> (&sums)[kQueries],
   }
 }
 
-// The shares of one query, `all`, in their order.
+// Combines all shares of one query in order.
 template <class T>
 __device__ __forceinline__ WeightedSum<T, 1> combine(const float* all, int used, int head_dim) {
   __shared__ float factors[kMostShares], sums[kMostShares];
@@ -182,8 +182,8 @@ __device__ __forceinline__ WeightedSum<T, 1> combine(const float* all, int used,
   return whole;
 }
 
-// Attends with the queries of `item`, which see `seen` rows: attend(sums, share) is called for this block's shares,
-// every gridDim.y-th. Returns whether this block holds the results, in its threads below head_dim.
+// Attends with the queries of `item`, which see `seen` rows: calls attend(sums, share) for this block's shares, every
+// gridDim.y-th. Returns whether this block holds the results, in its threads below head_dim.
 template <class T, int kQueries, class Attend>
 __device__ __forceinline__ bool attend_shares(WeightedSum<T, 1> (&sums)[kQueries], const Shares& shares,
                                               std::int64_t item, std::int64_t seen, int head_dim,
@@ -213,7 +213,7 @@ __device__ __forceinline__ bool attend_shares(WeightedSum<T, 1> (&sums)[kQueries
   __syncthreads();
   const int others = min(used, blocks) - 1;
   if (others > 0) {
-    // Counts up to `others` and back to zero, ready for the next kernel.
+    // The counter wraps from `others` to zero, ready for the next kernel.
     if (column == 0) {
       const auto limit = static_cast<unsigned>(others);
       last = atomicInc(shares.arrived + item, limit) == limit;
@@ -227,7 +227,7 @@ __device__ __forceinline__ bool attend_shares(WeightedSum<T, 1> (&sums)[kQueries
   return true;
 }
 
-// Writes a finished query.
+// Writes the result of a query.
 template <class T>
 __device__ __forceinline__ void write_row(const WeightedSum<T, 1>& sum, int head_dim, T* out, float* log_sum) {
   const int column = static_cast<int>(threadIdx.x);
@@ -235,7 +235,7 @@ __device__ __forceinline__ void write_row(const WeightedSum<T, 1>& sum, int head
   if (column == 0 && log_sum != nullptr) *log_sum = sum.largest / kScoreUnit<T> + logf(sum.sum);
 }
 
-// blockIdx.x is a query of a slice.
+// blockIdx.x is one query of one slice.
 template <class T, int kLanes, bool kAligned>
 __global__ void __launch_bounds__(kRowThreads)
     attention_rows_forward(AttentionShape shape, ForwardOperands<T> x, Shares shares) {
@@ -260,7 +260,7 @@ __global__ void __launch_bounds__(kRowThreads)
     write_row(sum[0], shape.head_dim, x.out.row(row) + column, x.log_sum.empty() ? nullptr : &x.log_sum(row, head));
 }
 
-// delta = the sum of d_out * out over a head, and log_sum times `unit`, both slices x length. kLanes lanes to a row.
+// delta = sum of d_out * out over a head, and log_sum times `unit`, both slices x length. kLanes lanes per row.
 template <class T, int kLanes, bool kAligned>
 __global__ void attention_delta(AttentionShape shape, std::int64_t rows, Matrix<const T> out, Matrix<const T> d_out,
                                 Matrix<const float> log_sum, float unit, float* log_sum_out, float* delta) {

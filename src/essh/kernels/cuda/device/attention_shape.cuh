@@ -1,11 +1,11 @@
 #pragma once
 #include "essh/tensor/matrix.h"
 
-// What the attention kernels share: operands as they travel to the device, who sees whom, and the order of blocks.
+// Shared by the attention kernels: device operands, visibility, and the order of blocks.
 namespace essh::cuda::device {
 
-// Query j of a sequence stands at key past + j. A slice is one head of one sequence, slice = sequence * heads + head.
-// `group` neighbouring query heads read one kv head.
+// Query j of a sequence is at position past + j. A slice is one head of one sequence, slice = sequence * heads + head.
+// `group` consecutive query heads read one kv head.
 struct AttentionShape {
   int heads, group, head_dim;
   int queries, past, window;
@@ -13,9 +13,9 @@ struct AttentionShape {
 
   __host__ __device__ int kv_heads() const { return heads / group; }
   __device__ int keys() const { return past + queries; }
-  // Does the query at `position` see `key`?
+  // Whether the query at `position` sees `key`.
   __device__ bool sees(int position, int key) const { return key <= position && key > position - window; }
-  // Of queries at [first, last] and keys [key, key + count): does any see any, do all see all?
+  // Whether any query in [first, last] sees any key in [key, key + count), and whether all see all.
   __device__ bool any_sees(int first, int last, int key, int count) const {
     return key <= last && key + count - 1 > first - window;
   }
@@ -24,12 +24,12 @@ struct AttentionShape {
   }
 };
 
-// The blocks of rows of all slices on a grid of one dimension: slices in groups whose keys and values stay in the
-// second-level cache together, within a group all first blocks, then all second ones. Callers number blocks so that the
-// longest come first, which leaves short ones to fill the end.
+// Blocks of rows of all slices on a one-dimensional grid: slices in groups whose keys and values fit in the L2 cache
+// together; within a group, the first block of every slice, then the second blocks, and so on. Callers number blocks
+// longest first, so that short ones fill the end.
 struct BlockOrder {
   int slices, blocks, group;
-  int first = 0;  // slice
+  int first = 0;  // first slice
 
   struct Place {
     int slice, block;
@@ -48,7 +48,7 @@ struct ForwardOperands {
   Matrix<float> log_sum;  // may be empty
 };
 
-// past = 0. log_sum and delta, the sum of d_out * out, are slices x queries, dense.
+// Requires past = 0. log_sum and delta, the sum of d_out * out, are dense slices x queries.
 template <class T>
 struct BackwardOperands {
   Matrix<const T> q, k, v, d_out;

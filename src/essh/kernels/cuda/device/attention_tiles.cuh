@@ -3,9 +3,9 @@
 #include "essh/kernels/cuda/device/row_vector.cuh"
 
 // Attention in float arithmetic for any type, any alignment and heads of up to 64 * kParts dimensions. A block of 16 x
-// 16 threads works on tiles of 16 * kReach rows against 16 * kReach rows; thread (y, x) holds scores of rows y + 16 i
-// and x + 16 j, and of sums over rows the columns 4 x .. 4 x + 3, and 64 on. Sums of one tile are rounded among
-// themselves before they join those of the tiles before, which keeps long sums accurate.
+// 16 threads works on tiles of 16 * kReach rows against 16 * kReach rows; thread (y, x) holds the scores of rows y + 16
+// i against rows x + 16 j, and of weighted sums the columns 4 x .. 4 x + 3 of every 64. Each tile is summed separately
+// before it joins the running sums, which keeps long sums accurate.
 namespace essh::cuda::device {
 
 template <int kReach, int kParts>
@@ -14,13 +14,13 @@ struct TileMath {
   static constexpr int kRows = 16 * kReach;
   static constexpr int kWeightStride = kRows + 4;
 
-  int head_dim, padded, stride;  // columns, rounded up to 4 with zeros, and the floats between rows of a tile
+  int head_dim, padded, stride;  // columns; rounded up to 4 with zeros; floats between rows of a tile
 
   __host__ __device__ explicit TileMath(int dim) : head_dim(dim), padded((dim + 7) / 8 * 8), stride(padded + 4) {}
   __host__ __device__ int tile_floats() const { return kRows * stride; }
   static constexpr int kWeightFloats = kRows * kWeightStride;
 
-  // Rows [0, kRows) of one head, zero from `rows` on.
+  // Loads rows [0, kRows) of one head, zero from `rows` on.
   template <class T>
   __device__ void load(float* tile, const T* from, std::int64_t from_stride, int rows) const {
     for (int r = static_cast<int>(threadIdx.x) / 32; r < kRows; r += kThreads / 32) {
@@ -98,7 +98,7 @@ struct TileMath {
     }
   }
 
-  // Rows below `rows`, each times its factor.
+  // Stores the rows below `rows`, each times its factor.
   template <class T>
   __device__ void write(const float (&sums)[kReach][kParts][4], const float (&factor)[kReach], T* to,
                         std::int64_t to_stride, int rows) const {
@@ -192,8 +192,8 @@ __global__ void __launch_bounds__(256)
   math.write(sums, inverse, x.out.row(query_row) + column, x.out.stride, rows);
 }
 
-// As in attention_mma_backward.cuh: the pass that holds queries, whose slices are query heads, and with kKeys the one
-// that holds keys, whose slices are kv heads.
+// The passes of attention_mma_backward.cuh: holds queries, with query heads as slices; with kKeys holds keys, with kv
+// heads as slices.
 template <class T, int kReach, int kParts, bool kKeys>
 __global__ void __launch_bounds__(256)
     attention_tiles_backward(AttentionShape shape, BlockOrder order, BackwardOperands<T> x) {

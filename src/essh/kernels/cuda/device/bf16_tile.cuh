@@ -2,8 +2,8 @@
 #include "essh/base/bfloat16.h"
 #include "essh/kernels/cuda/device/mma.cuh"
 
-// Tiles of 64 bf16 columns in shared memory. A row is 128 bytes, eight chunks of 16; chunk c of row r lies at place
-// c ^ (r % 8), so that the eight rows of a block, read at one column, fall into different banks.
+// Swizzled tiles of 64 bf16 columns in shared memory. A row is 128 bytes, eight chunks of 16; chunk c of row r is
+// stored at chunk c ^ (r % 8), so that reading one column chunk of eight consecutive rows has no bank conflicts.
 namespace essh::cuda::device {
 
 inline constexpr int kTileColumns = 64;
@@ -13,7 +13,7 @@ __host__ __device__ constexpr std::uint32_t tile_offset(int row, int chunk) {
   return static_cast<std::uint32_t>(row * kTileRowBytes + ((chunk ^ (row & 7)) << 4));
 }
 
-// Copies rows of a matrix into tiles, 16 bytes by each of kThreads at a time.
+// Copies rows of a matrix into tiles, 16 bytes per thread at a time.
 template <int kThreads>
 class TileLoader {
  public:
@@ -23,7 +23,7 @@ class TileLoader {
     from_ = from + row_ * stride + chunk * 8;
     offset_ = tile_offset(row_, chunk);
   }
-  // Starts the copy of the next kRows rows; those from `rows` on become zero.
+  // Starts the asynchronous copy of the next kRows rows; rows from `rows` on become zero.
   template <int kRows>
   __device__ __forceinline__ void load(std::uint32_t tile, int rows) {
     constexpr int kStep = kThreads / 8;
@@ -41,20 +41,20 @@ class TileLoader {
   std::uint32_t offset_;
 };
 
-// Rows 16i .. 16i + 15 of a tile as operands of a product, read block by block. `across` is the lane's address for the
-// first 16 rows and 16 columns; columns move by an exclusive or, because the swizzle keeps to the row.
+// Rows 16i .. 16i + 15 of a tile as operands of a product. `across` is the lane's address for the first 16 rows and 16
+// columns; columns advance by an exclusive or, because the swizzle stays within a row.
 class TileReader {
  public:
-  // Four blocks in the order (upper, left), (lower, left), (upper, right), (lower, right): A of rows x columns; with
-  // transposed blocks the B of two products with rows summed over, columns 0 .. 7 and 8 .. 15.
+  // Four 8 x 8 blocks in the order (upper, left), (lower, left), (upper, right), (lower, right): the A operand of rows
+  // x columns; loaded transposed, the B operands of two products summed over rows, for columns 0 .. 7 and 8 .. 15.
   __device__ static TileReader rows(std::uint32_t tile, int lane) { return TileReader(tile, lane % 16, lane / 16); }
-  // In the order (upper, left), (upper, right), (lower, left), (lower, right): the B of two products with columns
-  // summed over, rows 0 .. 7 and 8 .. 15.
+  // In the order (upper, left), (upper, right), (lower, left), (lower, right): the B operands of two products summed
+  // over columns, for rows 0 .. 7 and 8 .. 15.
   __device__ static TileReader columns(std::uint32_t tile, int lane) {
     return TileReader(tile, lane % 8 + lane / 16 * 8, lane / 8 % 2);
   }
 
-  // Rows 16 * row_step on, columns 16 * column_step on, `bytes` further in shared memory.
+  // The address for rows from 16 * row_step and columns from 16 * column_step, `bytes` further in shared memory.
   __device__ std::uint32_t at(int row_step, int column_step, std::uint32_t bytes = 0) const {
     return (across_ ^ static_cast<std::uint32_t>(column_step * 32)) +
            static_cast<std::uint32_t>(row_step * 16 * kTileRowBytes) + bytes;
@@ -65,7 +65,7 @@ class TileReader {
   std::uint32_t across_;
 };
 
-// The A operands of 16 rows from the sums of two neighbouring products.
+// The A operand of 16 rows from the sums of two adjacent products.
 __device__ __forceinline__ void as_operand(Word (&a)[4], const float (&left)[4], const float (&right)[4]) {
   a[0] = pack(left[0], left[1]);
   a[1] = pack(left[2], left[3]);
@@ -73,7 +73,7 @@ __device__ __forceinline__ void as_operand(Word (&a)[4], const float (&left)[4],
   a[3] = pack(right[2], right[3]);
 }
 
-// Rows 16 m + g and 16 m + g + 8 of eight neighbouring products, each times its factor, rounded into a tile.
+// Stores rows 16 m + g and 16 m + g + 8 of eight adjacent products, each times its factor, rounded into a tile.
 __device__ __forceinline__ void store_sums(unsigned char* tile, int row, int lane, const float (&sums)[8][4],
                                            float upper, float lower) {
   const int g = lane / 4, t = lane % 4;
@@ -84,7 +84,8 @@ __device__ __forceinline__ void store_sums(unsigned char* tile, int row, int lan
   }
 }
 
-// A warp writes rows [first, first + 32) of a tile, those below `rows`, to rows of a matrix whose row 0 is the tile's.
+// A warp writes those of rows [first, first + 32) of a tile that are below `rows` to a matrix whose row 0 is the
+// tile's.
 __device__ __forceinline__ void store_rows(BFloat16* to, std::int64_t stride, const unsigned char* tile, int first,
                                            int rows, int lane) {
   const int chunk = lane % 8;

@@ -3,8 +3,8 @@
 
 namespace essh::cuda {
 
-// Squares of a run of a channel's values. Runs of four are summed by themselves and then by halves, so that every
-// kernel finds the same sum however many lanes share a channel.
+// Sum of squares of N consecutive values of a channel. Groups of four are summed first and then pairwise, so that every
+// kernel gets the same sum whatever the number of lanes per channel.
 template <int N>
 __device__ inline float run_squares(const float (&x)[N]) {
   float squares = 0;
@@ -13,7 +13,7 @@ __device__ inline float run_squares(const float (&x)[N]) {
   return squares;
 }
 
-// Of `Lanes` neighbours, the same for each.
+// Sum over `Lanes` consecutive lanes, in all of them.
 template <int Lanes>
 __device__ inline float lanes_sum(float x) {
 #pragma unroll
@@ -25,7 +25,7 @@ __device__ inline float inverse_rms(float squares, int width, float eps) {
   return 1.0f / sqrtf(squares / static_cast<float>(width) + eps);
 }
 
-// What the value blend multiplies a channel of a token with.
+// The factor of the value blend for one channel of one token.
 __device__ inline float blend_scale(float blend, float inverse) {
   return (1.0f - blend) + blend * inverse;
 }

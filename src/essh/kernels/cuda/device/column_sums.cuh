@@ -3,10 +3,10 @@
 
 namespace essh::cuda {
 
-// to[c] += lines[0][c] + lines[1][c] + ..., in this order: the second half of a sum over rows that blocks began.
+// to[c] += lines[0][c] + lines[1][c] + ..., in this order: the final stage of a reduction over rows.
 template <class Sum>
 __global__ void add_lines_kernel(const float* lines, Index count, Index width, Sum* to) {
-  // Eight threads share a column, each with every eighth line; their sums are added in order.
+  // Eight threads share a column, each sums every eighth line; their sums are added in order.
   constexpr int kShare = 8;
   __shared__ Sum parts[kShare][32];
   const Index c = Index{blockIdx.x} * 32 + threadIdx.x;

@@ -2,11 +2,11 @@
 #include "essh/kernels/cuda/device/mma.cuh"
 #include "essh/kernels/cuda/device/number.cuh"
 
-// Values handed from block to block of a running kernel. Each element of the memory between them holds kUnsent until
-// its one writer stores it, so a reader that finds something else has the value: no flag, no fence.
+// Values passed between the blocks of a running kernel. Each element of the exchange holds kUnsent until its only
+// writer stores it, so any other value is valid data: no flag, no fence.
 namespace essh::cuda::device {
 
-// Not a result of any arithmetic: a NaN that it makes is 0x7fffffff, in bf16 0x7fff.
+// Never the result of arithmetic: the GPU's NaN is 0x7fffffff, in bf16 0x7fff.
 inline constexpr unsigned kUnsent = 0xffffffffu;
 inline constexpr unsigned short kUnsentHalf = 0xffff;
 
@@ -15,7 +15,7 @@ __device__ __forceinline__ void send(float* to, float x) {
   if (bits == kUnsent) bits = 0x7fffffffu;
   asm volatile("st.relaxed.gpu.global.b32 [%0], %1;" ::"l"(to), "r"(bits) : "memory");
 }
-// Two neighbours at once, the first at an even place.
+// Two adjacent elements, the first at an even index.
 __device__ __forceinline__ void send_pair(BFloat16* to, float x, float y) {
   unsigned bits = pack(x, y);
   if ((bits & 0xffffu) == kUnsentHalf) bits ^= 0x8000u;
@@ -28,7 +28,7 @@ __device__ __forceinline__ void send_pair(float* to, float x, float y) {
   if (second == kUnsent) second = 0x7fffffffu;
   asm volatile("st.relaxed.gpu.global.v2.b32 [%0], {%1,%2};" ::"l"(to), "r"(first), "r"(second) : "memory");
 }
-// Brings a line into the L2 cache.
+// Prefetches a line into the L2 cache.
 __device__ __forceinline__ void prefetch(const void* from) {
   asm volatile("prefetch.global.L2 [%0];" ::"l"(from));
 }
@@ -56,7 +56,7 @@ __device__ __forceinline__ Words<4> look4(const void* from) {
   return x;
 }
 
-// Whether all elements of T in these words were sent.
+// Whether every element of T in these words was sent.
 template <class T, int kWords>
 __device__ __forceinline__ bool sent(const Words<kWords>& x) {
   bool all = true;
@@ -70,7 +70,7 @@ __device__ __forceinline__ bool sent(const Words<kWords>& x) {
   return all;
 }
 
-// Calls look() until it returns true. What never comes is our bug: a trap instead of a kernel that never ends.
+// Calls look() until it returns true. A value that never comes is our bug: traps instead of hanging.
 template <class Look>
 __device__ __forceinline__ void await(const Look& look) {
   for (unsigned tries = 0; !look(); ++tries) {

@@ -1,12 +1,12 @@
 #pragma once
 #include <cstdint>
 
-// Tensor-core products of bf16 numbers with float sums, and asynchronous copies into shared memory, in the forms that
-// every GPU since sm_80 has. With g = lane / 4 and t = lane % 4 a lane holds
+// Tensor-core products of bf16 numbers with float sums, and asynchronous copies into shared memory, by instructions of
+// sm_80 and later. With g = lane / 4 and t = lane % 4 a lane holds
 //   of A (16 x 16): words (g, 2t), (g + 8, 2t), (g, 2t + 8), (g + 8, 2t + 8), two columns each
 //   of B (16 x 8):  words (2t, g), (2t + 8, g), two rows each
 //   of C (16 x 8):  numbers (g, 2t), (g, 2t + 1), (g + 8, 2t), (g + 8, 2t + 1)
-// so the C of two products side by side is, rounded, the A of the next one.
+// so the C of two adjacent products is, rounded, the A of the next one.
 namespace essh::cuda::device {
 
 // Two bf16 numbers, the first in the lower half.
@@ -35,8 +35,8 @@ __device__ __forceinline__ std::uint32_t shared_address(const void* shared) {
   return static_cast<std::uint32_t>(__cvta_generic_to_shared(shared));
 }
 
-// Four 8 x 8 blocks; lanes 8i .. 8i + 7 give the addresses of the rows of block i. A lane receives of each block the
-// word (g, 2t), or with `transposed` the pair (2t, g), (2t + 1, g).
+// Loads four 8 x 8 blocks; lanes 8i .. 8i + 7 pass the addresses of the rows of block i. A lane receives of each block
+// the word (g, 2t), or with `transposed` the pair (2t, g), (2t + 1, g).
 __device__ __forceinline__ void load_blocks(Word (&x)[4], std::uint32_t row) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
                : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
@@ -50,14 +50,14 @@ __device__ __forceinline__ void load_blocks_transposed(Word (&x)[4], std::uint32
                : "memory");
 }
 
-// An 8 x 8 block, of which a lane holds the word (g, 2t), becomes its transpose.
+// Transposes an 8 x 8 block of which each lane holds the word (g, 2t).
 __device__ __forceinline__ Word transpose_block(Word x) {
   Word y;
   asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(y) : "r"(x));
   return y;
 }
 
-// 16 bytes from global to shared memory; zeros when not `valid`, and then `from` is not read.
+// Copies 16 bytes from global to shared memory; if not `valid`, writes zeros and does not read `from`.
 __device__ __forceinline__ void copy_async(std::uint32_t to, const void* from, bool valid) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(valid ? 16 : 0) : "memory");
 }
@@ -68,7 +68,7 @@ __device__ __forceinline__ void copy_async_float(std::uint32_t to, const void* f
 __device__ __forceinline__ void end_copies() {
   asm volatile("cp.async.commit_group;" ::: "memory");
 }
-// Returns when this thread's copies have arrived.
+// Waits for this thread's copies.
 __device__ __forceinline__ void wait_for_copies() {
   asm volatile("cp.async.wait_group 0;" ::: "memory");
 }

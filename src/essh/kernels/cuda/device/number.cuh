@@ -6,7 +6,7 @@
 #include "essh/base/bfloat16.h"
 #include "essh/tensor/matrix.h"
 
-// Numbers of kernels on the device: everything is computed in float, BFloat16 is only how values lie in memory.
+// Number types on the device: arithmetic is in float, BFloat16 is a storage format.
 namespace essh::cuda {
 
 __device__ inline float widen(float x) {
@@ -28,7 +28,7 @@ __device__ inline BFloat16 narrow<BFloat16>(float x) {
   return rounded;
 }
 
-// N neighbours moved at once; the address is a multiple of their size.
+// N consecutive elements moved at once; the address is a multiple of their size.
 template <class T, int N>
 struct alignas(sizeof(T) * N) Pack {
   T items[N];
@@ -57,7 +57,7 @@ __device__ inline float warp_max(float x) {
   for (int offset = 16; offset > 0; offset /= 2) x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, offset));
   return x;
 }
-// The same value for every thread of the block; `shared` holds one float per warp. Calls may follow each other.
+// Sum over the block, in every thread; `shared` holds one float per warp. Consecutive calls may reuse `shared`.
 __device__ inline float block_sum(float x, float* shared) {
   x = warp_sum(x);
   const int warp = threadIdx.x / 32, warps = (blockDim.x + 31) / 32;

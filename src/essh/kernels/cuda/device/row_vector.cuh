@@ -1,7 +1,7 @@
 #pragma once
 #include "essh/kernels/cuda/device/number.cuh"
 
-// One row of up to 128 numbers spread over neighbouring lanes, 16 bytes each.
+// One row of up to 128 numbers spread over consecutive lanes, 16 bytes each.
 namespace essh::cuda::device {
 
 __device__ __forceinline__ std::uint32_t bits_of(float x) {
@@ -11,8 +11,8 @@ __device__ __forceinline__ std::uint32_t bits_of(BFloat16 x) {
   return x.bits;
 }
 
-// A lane's share of a row, in words of 4 bytes because registers are. Rows whose first element or length is not a
-// multiple of 16 bytes are read and written one by one.
+// A lane's part of a row, in 4-byte words like the registers. Rows whose address or length is not a multiple of 16
+// bytes are read and written element by element.
 template <class T, bool kAligned>
 struct LanePart {
   static constexpr int kSize = 16 / int{sizeof(T)};
@@ -62,7 +62,7 @@ struct LanePart {
   }
 };
 
-// The sum over kLanes neighbouring lanes, in all of them.
+// Sum over kLanes consecutive lanes, in all of them.
 template <int kLanes>
 __device__ __forceinline__ float sum_over_lanes(float x) {
 #pragma unroll

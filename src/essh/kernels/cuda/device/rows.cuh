@@ -7,7 +7,7 @@
 
 namespace essh::cuda {
 
-// I counts the runs: 32 bits, where they are enough, divide several times faster.
+// I is the index type: if 32 bits suffice, division is several times faster.
 template <int N, class I, class Element>
 __global__ void each_pack_kernel(Element element, I count, I packs) {
   after_previous();
@@ -17,7 +17,7 @@ __global__ void each_pack_kernel(Element element, I count, I packs) {
   }
 }
 
-// Calls element.at<N>(row, column) for every run of N elements of a rows x columns matrix.
+// Calls element.at<N>(row, column) for every N consecutive elements of a rows x columns matrix.
 template <int N, class Element>
 void each_pack(Stream& stream, const char* name, Index rows, Index columns, const Element& element) {
   const Index packs = columns / N, count = rows * packs;
@@ -28,7 +28,7 @@ void each_pack(Stream& stream, const char* name, Index rows, Index columns, cons
     launch(stream, name, {blocks, kThreads, 0, true}, each_pack_kernel<N, I, Element>, element, static_cast<I>(count),
            static_cast<I>(packs));
   };
-  // The last step of a thread goes beyond the count.
+  // Signed maximum for an unsigned index: a thread's last increment goes beyond the count.
   if (count <= std::numeric_limits<std::int32_t>::max())
     launch_with(std::uint32_t{});
   else

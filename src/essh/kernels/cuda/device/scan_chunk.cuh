@@ -2,27 +2,27 @@
 #include "essh/kernels/cuda/device/tile_product.cuh"
 #include "essh/kernels/selective_scan.h"
 
-// One chunk of one channel, in shared memory: the factors of the interaction matrix, as in the CPU's scan.
+// One chunk of one channel in shared memory: the factors of the interaction matrix, as in the CPU's scan_chunk.h.
 //   g(t, s) = q(t) . k(s) below the diagonal, z = g v + b H, H' = through R(n theta) H + w^T v
 namespace essh::cuda {
 
 inline constexpr int kTokens = static_cast<int>(kScanChunk);
 
-// Sizes of a kernel: `Inner` >= 2 modes and `Values` >= width, both padded with zeros; values lie as V in shared
+// Sizes of a kernel: `Inner` >= 2 modes and `Values` >= width, both padded with zeros; values are stored as V in shared
 // memory.
 template <class T, int Inner, int Values>
 struct ScanSizes {
   static constexpr bool kTensor = std::is_same_v<T, BFloat16>;
   using Value = T;
-  // Of accumulated decay: its differences go into exponents.
+  // Type of the accumulated decay, whose differences become exponents.
   using Sum = std::conditional_t<kTensor, float, double>;
   static constexpr int kInner = Inner, kValues = Values, kModes = Inner / 2;
-  // Strides that keep the fragments of a warp in different banks.
+  // Strides without bank conflicts between the fragments of a warp.
   static constexpr int kFactorStride = Inner + 8, kSquareStride = kTokens + 8, kStateStride = Values + 8,
                        kValueStride = Values + 8;
 };
 
-// What does not depend on tokens, made once per launch: e^{i j theta} for j <= 64, and gamma.
+// Tables that do not depend on tokens, computed once per launch: e^{i j theta} for j <= 64, and gamma.
 struct ScanTables {
   const float2* turns;  // [channel][mode][65]
   const float* gamma;   // [channel][mode]
@@ -33,7 +33,7 @@ struct ScanTables {
   }
 };
 
-// A factor of every token, [token][2 mode + part].
+// One factor for every token, [token][2 mode + part].
 template <class S>
 struct Factor {
   alignas(16) float at[kTokens * S::kFactorStride];
@@ -45,23 +45,23 @@ struct Factor {
 
 template <class S>
 struct Gates {
-  typename S::Sum decay[kTokens][S::kModes];  // accumulated from the start of the chunk, the token included
+  typename S::Sum decay[kTokens][S::kModes];  // accumulated from the start of the chunk through this token
   float read[kTokens][S::kModes], write[kTokens][S::kModes];
   float diagonal[kTokens];            // g(t, t)
   typename S::Sum centre[S::kModes];  // half of the chunk's decay
   float through[S::kModes];           // e^{-decay of the chunk}
-  int direct[S::kModes];              // too much decay for factors: its part of g is summed pair by pair
+  int direct[S::kModes];              // decay too large for factors: terms of g are computed pair by pair
   int directs;
 };
 
-// e^{-amount}; what goes through bf16 anyway need not have the last bits.
+// e^{-amount}; approximate if the result is rounded to bf16 anyway.
 template <class S>
 __device__ float decayed(typename S::Sum amount) {
   const auto exponent = static_cast<float>(-amount);
   return S::kTensor ? __expf(exponent) : expf(exponent);
 }
 
-// Gates of `count` tokens from row `first` on. Ends synchronised.
+// Loads the gates of `count` tokens from row `first` on. Ends with a barrier.
 template <class S>
 __device__ void load_gates(Gates<S>& f, const Matrix<const float>& write, const Matrix<const float>& read,
                            const Matrix<const float>& clock, const ScanTables& tables, int channel, Index first,
@@ -77,7 +77,7 @@ __device__ void load_gates(Gates<S>& f, const Matrix<const float>& write, const 
   }
   if (threadIdx.x == 0) f.directs = 0;
   __syncthreads();
-  // Running sums over tokens: a warp per mode, two neighbours per lane.
+  // Prefix sums over tokens: one warp per mode, two tokens per lane.
   const int lane = threadIdx.x % 32;
   for (int mode = threadIdx.x / 32; mode < S::kModes; mode += kTileWarps) {
     const typename S::Sum a = f.decay[2 * lane][mode], b = f.decay[2 * lane + 1][mode];
@@ -102,7 +102,7 @@ __device__ void load_gates(Gates<S>& f, const Matrix<const float>& write, const 
   __syncthreads();
 }
 
-// Parts of the factors, each used by some of the kernels. Padding is zero. End unsynchronised.
+// The factors, each used by some of the kernels. Padding is zero. No barrier at the end.
 template <class S>
 __device__ void make_interaction(Gates<S>& f, const ScanTables& tables, int channel, Factor<S>& q, Factor<S>& k) {
   const int modes = static_cast<int>(tables.modes.decay.cols);
@@ -131,7 +131,7 @@ __device__ void make_interaction(Gates<S>& f, const ScanTables& tables, int chan
   }
 }
 
-// b: how the entering state is read at each token.
+// b: reads the entering state at each token.
 template <class S>
 __device__ void make_state_readout(const Gates<S>& f, const ScanTables& tables, int channel, Factor<S>& b) {
   const int modes = static_cast<int>(tables.modes.decay.cols);
@@ -148,7 +148,7 @@ __device__ void make_state_readout(const Gates<S>& f, const ScanTables& tables, 
   }
 }
 
-// w: what each token writes to the leaving state of `count` tokens.
+// w: writes each token to the state leaving `count` tokens.
 template <class S>
 __device__ void make_state_writes(const Gates<S>& f, const ScanTables& tables, int channel, int count, Factor<S>& w) {
   const int modes = static_cast<int>(tables.modes.decay.cols);
@@ -164,8 +164,8 @@ __device__ void make_state_writes(const Gates<S>& f, const ScanTables& tables, i
   }
 }
 
-// g(t, s) of one mode without read and write: e^{-decay between} (kc cos - ks sin)(lag theta), and that turned by 90
-// degrees.
+// g(t, s) of one mode without read and write: e^{-decay between} (kc cos - ks sin)(lag theta), and the same rotated by
+// 90 degrees.
 struct PairResponse {
   float along, across;
 };
@@ -178,7 +178,7 @@ __device__ PairResponse pair_response(const Gates<S>& f, const ScanTables& table
   return {kept * (kc * turn.x - ks * turn.y), kept * (-kc * turn.y - ks * turn.x)};
 }
 
-// `square` (=) g, lower triangle; zero above it where tiles reach. Starts and ends synchronised.
+// `square` = g, lower triangle; zero above it within the tiles that are read. Begins and ends with a barrier.
 template <class S>
 __device__ void make_square(const Gates<S>& f, const ScanTables& tables, int channel, const Factor<S>& q,
                             const Factor<S>& k, float* square) {
@@ -204,7 +204,7 @@ __device__ void make_square(const Gates<S>& f, const ScanTables& tables, int cha
   __syncthreads();
 }
 
-// Rows of one channel's values into shared memory, zero beyond `count` rows and `width` columns.
+// Loads rows of one channel's values into shared memory, zero beyond `count` rows and `width` columns.
 template <class S, class T>
 __device__ void load_values(typename S::Value* to, const Matrix<const T>& from, Index first, int count, Index column,
                             int width) {
@@ -227,7 +227,7 @@ __device__ void load_values(typename S::Value* to, const Matrix<const T>& from, 
   }
 }
 
-// One channel's state, [mode][2][width], into shared memory as [2 mode + part][value].
+// Loads one channel's state, [mode][2][width], into shared memory as [2 mode + part][value].
 template <class S>
 __device__ void load_state(float* to, const float* from, int modes, int width) {
   for (int i = threadIdx.x; i < S::kInner * S::kValues; i += kTileThreads) {

@@ -3,11 +3,11 @@
 
 namespace essh::cuda {
 
-// The kernels of scan_tensor_*.cuh take what models of this family have; others go through tile products.
+// Whether the kernels of scan_tensor_*.cuh apply, which cover the sizes of the presets; other sizes use tile products.
 inline bool fits_tensor_scan(Index modes, Index width) {
   return modes <= 8 && width <= 64;
 }
-// Calls body.operator()<P>() with the smallest padded width.
+// Calls body.operator()<P>() with the smallest padded width P.
 template <class Body>
 void with_tensor_width(Index width, const Body& body) {
   if (width <= 16) return body.template operator()<16>();
@@ -15,7 +15,7 @@ void with_tensor_width(Index width, const Body& body) {
   body.template operator()<64>();
 }
 
-// Calls body.operator()<ScanSizes>() with the smallest sizes that hold so many modes and values per channel.
+// Calls body.operator()<ScanSizes>() with the smallest sizes that hold this many modes and values per channel.
 template <class T, class Body>
 void with_scan_sizes(Index modes, Index width, const Body& body) {
   if (modes > 16 || width > 128)

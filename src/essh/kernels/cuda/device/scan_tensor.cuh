@@ -2,24 +2,24 @@
 #include "essh/kernels/cuda/device/mma.cuh"
 #include "essh/kernels/cuda/device/scan_chunk.cuh"
 
-// The chunk of scan_chunk.cuh for at most 8 modes, built for the tensor cores. A mode's two parts are 8 columns apart,
-// [part * 8 + mode], so that one lane holds both; factors lie in shared memory as two bf16 matrices, high and low part,
-// ready for ldmatrix; the interaction matrix never leaves the registers.
+// The chunk of scan_chunk.cuh for at most 8 modes, on tensor cores. A mode's two parts are 8 columns apart, [part * 8 +
+// mode], so that one lane holds both. Factors are in shared memory as two bf16 matrices, high and low part, laid out
+// for ldmatrix. The interaction matrix stays in registers.
 namespace essh::cuda {
 
 using device::Word;
 
 inline constexpr int kTensorModes = 8, kPairs = 16;
 
-// A bf16 matrix in shared memory with rows of Columns + 8: any eight of them fall into different banks.
+// A bf16 matrix in shared memory with a row stride of Columns + 8: any eight consecutive rows are in different banks.
 template <int Rows, int Columns>
 struct Half {
   static constexpr int kStride = Columns + 8;
   alignas(16) BFloat16 at[Rows * kStride];
 
   __device__ Word& word(int r, int c) { return *reinterpret_cast<Word*>(at + r * kStride + c); }
-  // 16 rows x 16 columns from (r, c): as left operand, or as right operand of two products over its rows (`down`,
-  // columns apart) or over its columns (`across`, rows apart), or as left operand transposed.
+  // 16 rows x 16 columns from (r, c): as left operand (`left`), as transposed left operand (`left_turned`), or as right
+  // operands of two products, summed over rows (`down`) or over columns (`across`).
   __device__ void left(Word (&x)[4], int r, int c) const {
     const int lane = threadIdx.x % 32;
     device::load_blocks(x, device::shared_address(at + (r + lane % 16) * kStride + c + lane / 16 * 8));
@@ -40,7 +40,7 @@ struct Half {
   }
 };
 
-// High and low part of float numbers.
+// Floats split into a high and a low bf16 part.
 template <int Rows, int Columns>
 struct Halves {
   Half<Rows, Columns> high, low;
@@ -58,7 +58,7 @@ struct Halves {
   }
 };
 
-// Two neighbouring 16 x 8 products as the left operand of the next.
+// Two adjacent 16 x 8 products as the left operand of the next product.
 struct SplitLeft {
   Word high[4], low[4];
 
@@ -77,7 +77,7 @@ struct SplitLeft {
   }
 };
 
-// sums (two products side by side) += a b, b of words as `down` and `across` give them.
+// sums (two adjacent products) += a b; b as loaded by `down` or `across`.
 __device__ __forceinline__ void add(float (&left)[4], float (&right)[4], const Word (&a)[4], const Word (&b)[4]) {
   device::mma(left, a, b[0], b[1]);
   device::mma(right, a, b[2], b[3]);
@@ -93,14 +93,13 @@ __device__ __forceinline__ void add(float (&left)[4], float (&right)[4], const S
   add(left, right, a.high, high);
 }
 
-// Two neighbouring modes of two neighbouring tokens belong to a thread; x[token][mode].
+// A thread owns two adjacent modes of two adjacent tokens; x[token][mode].
 struct TokenMode {
   int mode, first;
   __device__ TokenMode() : mode(threadIdx.x % 4 * 2), first(threadIdx.x / 4 * 2) {}
 };
 
-// x[1] += x[0], and everything of earlier tokens is added to both; returns the sums over the chunk. `lines` is
-// [warp][mode].
+// Inclusive prefix sums over the chunk's tokens, in place; returns the totals. `lines` is [warp][mode].
 __device__ inline float2 accumulate(float (&x)[2][2], float (*lines)[kTensorModes]) {
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, mode = lane % 4 * 2;
   float whole[2] = {0, 0};
@@ -132,7 +131,7 @@ __device__ inline float2 accumulate(float (&x)[2][2], float (*lines)[kTensorMode
   return {whole[0], whole[1]};
 }
 
-// x becomes the sum over its own and all later tokens of the mode.
+// Suffix sums: x becomes the sum over its own and all later tokens of the mode.
 __device__ inline void accumulate_back(float (&x)[2][2], float (*lines)[kTensorModes]) {
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, mode = lane % 4 * 2;
   float after[2];
@@ -158,13 +157,13 @@ __device__ inline void accumulate_back(float (&x)[2][2], float (*lines)[kTensorM
   }
 }
 
-// What a kernel's block works on.
+// The work of one block.
 struct ChunkPlace {
   int channel, chunk, sequence, count;
   int modes, width;
   Index first;   // row of the first token
-  Index row;     // of per-chunk matrices
-  Index column;  // of the channel's values
+  Index row;     // row of per-chunk matrices
+  Index column;  // first column of the channel's values
 
   template <class Op>
   __device__ explicit ChunkPlace(const Op& op)
@@ -181,7 +180,7 @@ struct ChunkPlace {
   }
 };
 
-// A gate's values of a thread's tokens and modes; zero outside.
+// Loads a gate's values of a thread's tokens and modes; zero outside.
 __device__ inline void load_gate(float (&x)[2][2], const Matrix<const float>& gate, const ChunkPlace& at) {
   const TokenMode mine;
   const float* start = gate.row(at.first) + Index{at.channel} * at.modes + mine.mode;
@@ -233,7 +232,7 @@ __device__ void load_gate(float (&x)[2][2], const Matrix<BFloat16>& logits, cons
     }
   }
 }
-// From the clock of a thread's tokens to their accumulated decay; returns that of the chunk.
+// In: the clocks of a thread's tokens. Out: the accumulated decay. Returns the decay of the chunk.
 __device__ inline float2 accumulate_decay(float (&x)[2][2], const ScanTables& tables, const ChunkPlace& at,
                                           float (*lines)[kTensorModes]) {
   const TokenMode mine;

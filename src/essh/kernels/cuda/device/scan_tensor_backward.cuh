@@ -3,7 +3,7 @@
 
 namespace essh::cuda {
 
-// Gradients of one channel's modal tables from one chunk, by mode.
+// Gradients of one channel's modal tables from one chunk, per mode.
 struct TableGradient {
   float gamma, theta, readout_cos, readout_sin, zero_lag;
 };
@@ -57,20 +57,21 @@ struct TensorGradientShared {
   Half<kTokens, P> values, d_z;
   DirectModes direct;
   float unit[kTokens][kTensorModes];     // read times e^{centre - decay}
-  float d_decay[kTokens][kTensorModes];  // of the accumulated decay
+  float d_decay[kTokens][kTensorModes];  // gradient of the accumulated decay
   float diagonal[kTokens], dots[kTokens];
   float lines[kTileWarps][kTensorModes];
   TableGradient sums[kTileWarps][kTensorModes];
   float written[kTileWarps][kTensorModes];
   float kept_q[kTensorModes], kept_k[kTensorModes];
   float carried[kTensorModes], carried_across[kTensorModes];
-  // Of direct modes, through pairs of tokens.
+  // Of direct modes, over pairs of tokens.
   float pair_reads[kTokens][kTensorModes], pair_writes[kTokens][kTensorModes];
   TableGradient pair_sums[kTileWarps][kTensorModes];
 };
 
-// Entering state H as load_turned_state; adjoint G of the leaving state as what k writes against, J R((n-1) theta)^T G
-// e^{-(whole - centre)}; and G against the carried state, <G, R(n theta) H> and its turn. A warp has two modes.
+// Loads the entering state H as load_turned_state does; the adjoint G of the leaving state in k's frame, J R((n-1)
+// theta)^T G e^{-(whole - centre)}; and the products of G with the carried state, <G, R(n theta) H> and the same
+// rotated by 90 degrees. Two modes per warp.
 template <int P>
 __device__ void load_states(TensorGradientShared<P>& s, const float* state, const float* adjoint,
                             const ScanTables& tables, const ChunkPlace& at) {
@@ -115,7 +116,7 @@ __device__ inline float quad_sum(float x) {
   return x + __shfl_xor_sync(0xffffffffu, x, 2);
 }
 
-// Gradients of direct modes from a block of d_g: queries in its rows.
+// Gradients of direct modes from a block of d_g whose rows are queries.
 template <int P>
 __device__ void add_query_pairs(TensorGradientShared<P>& s, const ScanTables& tables, const ChunkPlace& at,
                                 float (&left)[4], float (&right)[4], int row, int column) {
@@ -144,7 +145,7 @@ __device__ void add_query_pairs(TensorGradientShared<P>& s, const ScanTables& ta
     }
   });
 }
-// Likewise with keys in its rows.
+// The same for a block whose rows are keys.
 template <int P>
 __device__ void add_key_pairs(TensorGradientShared<P>& s, const ScanTables& tables, const ChunkPlace& at,
                               float (&left)[4], float (&right)[4], int row, int column) {
@@ -199,7 +200,7 @@ __global__ void __launch_bounds__(kTileThreads) tensor_gradients(SelectiveScanBa
   __syncthreads();
 
   const int warp = threadIdx.x / 32, row = warp * 16;
-  // As queries: the gradient of q through the square and through the entering state.
+  // As queries: the gradient of q through g and through the entering state.
   float d_q[2][4] = {}, d_q_state[2][4] = {};
   {
     Word d_z[P / 16][4];
@@ -306,7 +307,7 @@ __global__ void __launch_bounds__(kTileThreads) tensor_gradients(SelectiveScanBa
   }
   __syncthreads();  // dots
 
-  // Every lane has two tokens of two modes: from factors to gates, decay, frequency and readout.
+  // Every lane owns two tokens of two modes: from factors to gates, decay, frequency and readout.
   const int lane = threadIdx.x % 32, g = lane / 4;
   TableGradient sums[2] = {};
   float written[2] = {0, 0};
@@ -348,7 +349,7 @@ __global__ void __launch_bounds__(kTileThreads) tensor_gradients(SelectiveScanBa
       if (t >= at.count) continue;
       const Index gate = Index{at.channel} * at.modes + mode;
       const float own = s.dots[t] * kc * (1.0f - lag);
-      // A gate of zero has no slope, whatever its gradient.
+      // A gate of zero has slope zero, whatever its gradient.
       op.d_read(at.first + t, gate) = read_t > 1e-30f ? reads / read_t + own * write_t : 0.0f;
       op.d_write(at.first + t, gate) = write_t > 1e-30f ? writes / write_t + own * read_t : 0.0f;
     }
@@ -374,7 +375,7 @@ __global__ void __launch_bounds__(kTileThreads) tensor_gradients(SelectiveScanBa
   }
   __syncthreads();
 
-  // d lambda(t) = sum of the gradients of the accumulated decay from t on, less what decays to the end of the chunk.
+  // d lambda(t) = sum of the gradients of the accumulated decay from t on, minus the decay to the end of the chunk.
   float d_lambda[2][2], to_end[2], gamma[2] = {0, 0};
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
@@ -398,7 +399,7 @@ __global__ void __launch_bounds__(kTileThreads) tensor_gradients(SelectiveScanBa
 #pragma unroll
     for (int offset = 4; offset < 32; offset *= 2) gamma[i] += __shfl_xor_sync(0xffffffffu, gamma[i], offset);
   }
-  __syncthreads();  // lines were read
+  __syncthreads();  // all threads have read `lines`
   if (lane < 4) {
     s.lines[warp][mine.mode] = gamma[0];
     s.lines[warp][mine.mode + 1] = gamma[1];

@@ -6,7 +6,7 @@
 
 namespace essh::cuda {
 
-// What a chunk reads: values and gates as they are, or made on the way from what was projected.
+// Inputs of a chunk: values and gates as given, or computed from the projections.
 template <int P>
 __device__ void load_inputs(Half<kTokens, P>& values, const SelectiveScanForward<BFloat16>& op, const ChunkPlace& at) {
   load_values<ScanSizes<BFloat16, 16, P>>(values.at, op.v, at.first, at.count, at.column, at.width);
@@ -64,8 +64,8 @@ struct TensorIncrementShared {
   float lines[kTileWarps][kTensorModes];
 };
 
-// factor^T values for this warp's share of the columns, each lane with both parts of one mode:
-// out(mode, column, part 0 at column and column + 1, part 1 likewise).
+// factor^T values for this warp's columns; each lane has both parts of one mode: out(mode, column, part 0 at column and
+// column + 1, part 1 likewise).
 template <int P, class Out>
 __device__ void state_product(const TensorIncrementShared<P>& s, const Out& out) {
   constexpr int kColumns = P / kTileWarps < 16 ? 16 : P / kTileWarps;  // two products at a time
@@ -89,7 +89,7 @@ __device__ void state_product(const TensorIncrementShared<P>& s, const Out& out)
   }
 }
 
-// Rows (mode, part) of a channel's state in memory.
+// Stores two values of row (mode, part) of a channel's state.
 __device__ inline void store_pair(float* place, int p, int width, float2 x) {
   if (p < width) place[p] = x.x;
   if (p + 1 < width) place[p + 1] = x.y;
@@ -126,25 +126,25 @@ __global__ void __launch_bounds__(kTileThreads)
   float* to = increments.row(at.row) + Index{at.channel} * 2 * at.modes * at.width;
   state_product<P>(s, [&](int m, int p, float2 x, float2 y) {
     if (m >= at.modes) return;
-    // Turned from the first token to the last, and backwards in time.
+    // Rotated from the first token to the last, and reversed in time.
     const float2 turn = tables.turns_of(at.channel, m)[at.count - 1];
     store_pair(to + 2 * m * at.width, p, at.width, {turn.x * x.x + turn.y * y.x, turn.x * x.y + turn.y * y.y});
     store_pair(to + (2 * m + 1) * at.width, p, at.width, {turn.y * x.x - turn.x * y.x, turn.y * x.y - turn.x * y.y});
   });
 }
 
-// Modes whose decay over the chunk is too large for factors: their part of g is summed pair by pair. They forget within
-// a few tokens, so most blocks have nothing of them.
+// Direct modes: their decay over the chunk is too large for factors, so that their terms of g are computed pair by
+// pair. They forget within a few tokens, so most blocks have no such terms.
 struct DirectModes {
   float read[kTokens][kTensorModes], write[kTokens][kTensorModes], decay[kTokens][kTensorModes];
   int direct[kTensorModes];
 
-  // Whether tokens from `later` on still feel those up to `earlier`.
+  // Whether tokens from `later` on still depend on those up to `earlier`.
   __device__ bool reaches(int mode, int later, int earlier) const {
     constexpr float kForgotten = 40;
     return later <= earlier || decay[later][mode] - decay[earlier][mode] < kForgotten;
   }
-  // Without the readout: read(t) write(s) e^{-decay between}.
+  // Weight of a pair without the readout: read(t) write(s) e^{-decay between}.
   __device__ float weight(int mode, int t, int s) const {
     return read[t][mode] * write[s][mode] * __expf(decay[s][mode] - decay[t][mode]);
   }
@@ -160,8 +160,8 @@ struct TensorOutputShared {
   float lines[kTileWarps][kTensorModes];
 };
 
-// The state H of a channel as e^{-centre} J R(theta) H, what q reads from: like k it turns backwards, so J = diag(1,
-// -1). `kept` is e^{-centre} by mode.
+// Loads the state H of a channel as e^{-centre} J R(theta) H, the operand of q: like k it rotates backwards, so J =
+// diag(1, -1). `kept` is e^{-centre} per mode.
 template <int P>
 __device__ void load_turned_state(Halves<kPairs, P>& to, const float* from, const ScanTables& tables,
                                   const ChunkPlace& at, const float* kept) {
@@ -186,12 +186,13 @@ __device__ void load_turned_state(Halves<kPairs, P>& to, const float* from, cons
   }
 }
 
-// A direct mode still has a q and a k, for the states; that their product is nothing takes a decay of some size.
+// Direct modes still have q and k, for the states. Their product vanishes only if the decay is large enough: at least
+// 30.
 __device__ inline float admitted(double range) {
   return fmaxf(static_cast<float>(range), 30.0f);
 }
 
-// q and k of a thread's tokens and the diagonal; `centre` of q and of k by mode.
+// q and k of a thread's tokens, and the diagonal. Centres are per mode, separate for q and k.
 struct Centres {
   float q[2], k[2];
   bool direct[2];
@@ -237,7 +238,7 @@ __device__ Centres make_factors(Shared& s, const ScanTables& tables, const Chunk
   return centre;
 }
 
-// What pairs of tokens need of a thread's tokens.
+// Keeps what pairs of direct modes need from a thread's tokens.
 __device__ inline void keep_for_pairs(DirectModes& to, const Centres& centre, const float (&read)[2][2],
                                       const float (&write)[2][2], const float (&decay)[2][2]) {
   const TokenMode mine;
@@ -253,7 +254,7 @@ __device__ inline void keep_for_pairs(DirectModes& to, const Centres& centre, co
   }
 }
 
-// Visits the numbers of a 16 x 16 block from (row, column): body(r, c, number).
+// Calls body(r, c, number) for every number of a 16 x 16 block at (row, column).
 template <class Body>
 __device__ __forceinline__ void each(float (&left)[4], float (&right)[4], int row, int column, const Body& body) {
   const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
@@ -276,7 +277,7 @@ __device__ void for_direct_modes(const DirectModes& direct, const ScanTables& ta
   }
 }
 
-// Rows of this warp's strip, bf16, two columns at a time.
+// Writes the rows of this warp's strip as bf16, two columns at a time.
 template <int P>
 __device__ void store_strip(const Matrix<BFloat16>& to, const ChunkPlace& at, const float (&sums)[P / 8][4]) {
   const int warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;

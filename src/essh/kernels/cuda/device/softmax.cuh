@@ -3,13 +3,13 @@
 
 namespace essh::cuda {
 
-// Largest element and sum of e^{x - largest}, of some elements.
+// Maximum of some elements and their sum of e^{x - maximum}.
 struct SoftmaxSum {
   float largest = -INFINITY;
   float sum = 0;
 };
 
-// Of a whole row of logits, the same in every thread of the block.
+// Over a whole row of logits, the same in every thread of the block.
 template <int N, class T>
 __device__ SoftmaxSum row_softmax(const T* row, Index count, float* shared) {
   SoftmaxSum mine;
@@ -27,7 +27,7 @@ __device__ SoftmaxSum row_softmax(const T* row, Index count, float* shared) {
     for (int i = 0; i < N; ++i) mine.sum += __expf(x[i] - mine.largest);
   }
   const float largest = block_max(mine.largest, shared);
-  // A thread without elements has the sum 0, whatever its factor.
+  // A thread without elements has sum 0; its factor may be NaN.
   const float scaled = mine.sum > 0 ? mine.sum * __expf(mine.largest - largest) : 0.0f;
   return {largest, block_sum(scaled, shared)};
 }

@@ -3,38 +3,38 @@
 #include "essh/kernels/cuda/device/tile_ring.cuh"
 #include "essh/kernels/streamed_step.h"
 
-// The streamed step's shared memory and the sums of its tiles.
+// Shared memory of the streamed step and the products of its tiles.
 namespace essh::cuda::device {
 
-inline constexpr int kWarps = 16;               // that compute
+inline constexpr int kWarps = 16;               // warps that compute
 inline constexpr int kReaders = kWarps * 32;    // their threads
-inline constexpr int kThreads = kReaders + 64;  // and one warp that copies weights, one that clears the other exchange
-inline constexpr int kSums = 128;               // values that are summed over the warps at once, by four threads each
-inline constexpr int kSumStride = kSums + 8;    // the four read different banks
-inline constexpr int kGroupColumns = 8;         // values of a channel that a warp advances
+inline constexpr int kThreads = kReaders + 64;  // one more warp copies weights, one clears the other exchange
+inline constexpr int kSums = 128;               // values reduced over the warps at once, four threads each
+inline constexpr int kSumStride = kSums + 8;    // the four threads read different banks
+inline constexpr int kGroupColumns = 8;         // values of a channel advanced by one warp
 inline constexpr int kPartStride = kRowMaxColumns + 2;
 
 template <class T>
 __host__ __device__ constexpr int padded_inner(int columns) {
   return (columns + kTileColumns<T> - 1) / kTileColumns<T> * kTileColumns<T>;
 }
-// Elements from one sequence's input to the next, 16 bytes off so that their words lie in different banks.
+// Elements between the inputs of two sequences; 16 bytes of padding avoid bank conflicts.
 template <class T>
 __host__ __device__ constexpr int input_stride(int widest) {
   return padded_inner<T>(widest) + 16 / int{sizeof(T)};
 }
 
-// Shared memory but the ring.
+// Shared memory except the ring.
 template <class T>
 struct Shared {
   float* sums;     // 2 x kWarps x kSumStride
   float* squares;  // 2 x sequences x kWarps
-  float2* turns;   // layers of a kind share them: 2 x sequences x head_dim / 2
+  float2* turns;   // 2 x sequences x head_dim / 2, shared by all layers of a kind
   float* query;    // head_dim
   T* fresh;        // 2 x head_dim: the new key and value
   std::uint64_t* barriers;
   StreamedLayer* layers;
-  StreamShare* shares;  // of this worker
+  StreamShare* shares;  // this worker's
   T* input;
 
   __host__ __device__ static constexpr int products(int layers) { return 4 * layers + 1; }
@@ -62,13 +62,13 @@ struct Shared {
   }
 };
 
-// Waits for the threads that compute.
+// Barrier of the threads that compute.
 __device__ __forceinline__ void meet() {
   asm volatile("bar.sync 1, %0;" ::"n"(kReaders) : "memory");
 }
 
-// The sums of 16 rows for each sequence, of one warp. A slot of the ring holds up to 32 tiles along the columns, of
-// which a warp takes its own and the one 16 further.
+// One warp's sums of 16 rows for each sequence. A slot of the ring holds up to 32 tiles along the columns; a warp takes
+// its own and the one 16 further.
 inline constexpr int kSlotTiles = kSlotBytes / kTileBytes;
 static_assert(kSlotTiles == 2 * kWarps);
 
@@ -78,7 +78,7 @@ template <>
 struct TileSums<BFloat16> {
   float c[2][4] = {};
 
-  // `tile` and `input` are this lane's, `left` the tiles from this warp's on.
+  // `tile` and `input` point to this warp's first; `left` is the number of tiles from there on.
   template <int kMost>
   __device__ __forceinline__ void add(const unsigned char* tile, const BFloat16* input, int stride, int left, int count,
                                       int lane) {

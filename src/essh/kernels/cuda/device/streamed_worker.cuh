@@ -3,11 +3,11 @@
 #include "essh/kernels/cuda/device/exchange.cuh"
 #include "essh/kernels/cuda/device/streamed_tiles.cuh"
 
-// What the blocks of the streamed step do.
+// The blocks of the streamed step.
 namespace essh::cuda::device {
 
-// One block at its work. kMost: bound on the sequences. Multiply-adds are written out: which of two products is rounded
-// would otherwise depend on kMost.
+// One block. kMost: bound on the sequences. Multiply-adds are explicit: otherwise kMost would decide which of two
+// products is rounded.
 template <class T, int kMost>
 struct Worker {
   const StreamedStep<T>& op;
@@ -18,7 +18,7 @@ struct Worker {
   int product = 0;
   long long since = 0;
 
-  // Counts the cycles since the last call for a phase.
+  // Adds the cycles since the last call to a phase.
   __device__ __forceinline__ void end_phase(StepPhase phase) {
     if (op.cycles == nullptr || thread != 0) return;
     const long long now = clock64();
@@ -56,8 +56,8 @@ struct Worker {
     cuda::store(to, all);
   }
 
-  // input = gain * residual, not yet divided by its root mean square, whose squares are summed by warp. The residual is
-  // `leaving` of the layer before, or the embedding.
+  // input = gain * residual, not yet divided by its root mean square; each warp sums its squares. The residual is
+  // `leaving` of the previous layer, or the embedding.
   __device__ void take_residual(int offset, const float* gain) {
     squares_toggle ^= 1;
     const int elements = residual_elements(), padded = padded_inner<T>(op.hidden);
@@ -109,7 +109,7 @@ struct Worker {
     return cuda::inverse_rms(sum, op.hidden, op.rms_eps);
   }
 
-  // input = what other workers sent as T, `elements` of each sequence.
+  // input = values of type T sent by other workers, `elements` per sequence.
   __device__ void take_sent(int offset, int elements) {
     constexpr int kRun = 16 / int{sizeof(T)}, kAtOnce = kMost == 1 ? 2 : 4;
     const int runs = elements / kRun, padded_runs = padded_inner<T>(elements) / kRun, all = padded_runs * count();
@@ -142,7 +142,7 @@ struct Worker {
     meet();
   }
 
-  // finish(first tile, tiles, sums): called by all threads with the sums of a few tiles by warp.
+  // Calls finish(first tile, tiles, sums) on all threads with each warp's sums of a few tiles.
   template <class Finish>
   __device__ void multiply(const StreamShare& share, const Finish& finish) {
     const int n = count(), stride = input_stride_();
@@ -166,7 +166,7 @@ struct Worker {
       finish(share.first + first, tiles, sums);
     }
   }
-  // Four threads add up a value of the warps; all four get the sum.
+  // Four threads add up one value over the warps; all four return the sum.
   __device__ float total(const float* sums, int value) const {
     float sum = 0;
 #pragma unroll
@@ -174,7 +174,7 @@ struct Worker {
     sum += __shfl_xor_sync(0xffffffffu, sum, 1);
     return sum + __shfl_xor_sync(0xffffffffu, sum, 2);
   }
-  // Calls each(row, sequence, sum) for one value of every fourth thread.
+  // Calls each(row, sequence, sum) on every fourth thread, for one value.
   template <class Each>
   __device__ auto rows(const Each& each) {
     return [this, each](int first, int tiles, const float* sums) {
@@ -188,7 +188,7 @@ struct Worker {
     return shared.shares[product++];
   }
 
-  // The residual at `offset`, or the embedding; may not have been sent yet.
+  // The residual at `offset`, or the embedding; may still be unsent.
   __device__ float look_at_residual(int offset, int b, int row) const {
     if (offset < 0) return row < op.hidden ? widen(op.embedding[Index{token(b)} * op.hidden + row]) : 0.0f;
     return __uint_as_float(look1(floats(offset, b, residual_elements()) + row).word[0]);
@@ -213,7 +213,7 @@ struct Worker {
     end_phase(StepPhase::Project);
   }
 
-  // What advance() will read, before its inputs come.
+  // Prefetches the state that advance() reads, before its inputs arrive.
   __device__ void prefetch_state(const StreamedLayer& layer) const {
     const int groups = (op.width + kGroupColumns - 1) / kGroupColumns, all = count() * op.channels * groups;
     const int each = (all + op.workers - 1) / op.workers, g = worker * each + warp, mode = lane / 4;
@@ -224,11 +224,11 @@ struct Worker {
     prefetch(layer.modal + gate * 8);
   }
 
-  // Gates, blend, recurrence and readout of a few values of a channel by each warp.
+  // Gates, blend, recurrence and readout; each warp takes a few values of a channel.
   __device__ void advance(const StreamedLayer& layer) {
     const int groups = (op.width + kGroupColumns - 1) / kGroupColumns, all = count() * op.channels * groups;
     const int values = op.channels * op.width, mixed = (values + 7) / 8 * 8;
-    // Neighbours to the same worker: they lie in the same lines of the exchange.
+    // Adjacent groups go to the same worker: they share lines of the exchange.
     const int each = (all + op.workers - 1) / op.workers, end = min(all, (worker + 1) * each);
     for (int g = worker * each + warp; g < end; g += kWarps) {
       const int b = g / (op.channels * groups), k = g / groups % op.channels;
@@ -312,7 +312,7 @@ struct Worker {
     return layer.heads * layer.most_shares * (layer.head_dim + 4);
   }
 
-  // The keys and values that attend() will read for its first item, before its query comes.
+  // Prefetches the keys and values of attend()'s first item, before its query arrives.
   __device__ void prefetch_caches(const StreamedLayer& layer) const {
     const auto& sequence = op.sequence[0];
     const int seen = seen_by(layer, sequence.position), used = (seen + layer.share - 1) / layer.share;
@@ -353,7 +353,7 @@ struct Worker {
         T* values =
             reinterpret_cast<T*>(sequence.rows + layer.values + layer.values_per_row * sequence.capacity) + kv_head * d;
         meet();
-        // The query, and for the last share the new key and value, rotated.
+        // The rotated query; for the last share also the new key, rotated, and the new value.
         if (thread < 3 * half) {
           const int what = thread / half, i = thread % half;
           const float* x = from + (what == 0   ? head * d
@@ -436,7 +436,7 @@ struct Worker {
             for (int c = 0; c < kSize; ++c) mine.out[c] = fmaf(weight, v[c], mine.out[c]);
           }
         }
-        // The groups of a warp, then the warps.
+        // Reduces over the groups of a warp, then over the warps.
 #pragma unroll
         for (int step = 16; step >= kLanes; step /= 2) {
           float other[kSize];
@@ -473,7 +473,7 @@ struct Worker {
     }
   }
 
-  // input = the shares of each head put together, four columns by each thread at once.
+  // input = the combined shares of each head, four columns per thread at once.
   __device__ void take_attention(const StreamedLayer& layer) {
     const int d = layer.head_dim, runs = layer.heads * d / 4, padded = padded_inner<T>(layer.heads * d) / 4;
     for (int item = thread; item < padded * count(); item += kReaders) {
@@ -504,7 +504,7 @@ struct Worker {
     meet();
   }
 
-  // Takes an input and adds its product to the residual, whose part is read while the input is on its way.
+  // Takes an input and adds its product to the residual, which is read while the input is in flight.
   template <class Take>
   __device__ void add_product(float scale, int entering, int leaving, StepPhase waits, StepPhase multiplies,
                               const Take& take) {
@@ -557,14 +557,14 @@ struct Worker {
                const auto key = logit_key(logit, row);
                best = key > best ? key : best;
              }));
-    // A thread's values all belong to one sequence.
+    // All values of a thread belong to one sequence.
     meet();
     auto* all = reinterpret_cast<LogitKey*>(shared.sums);
     if (thread % 4 == 0) all[thread / 4] = best;
     meet();
     const int n = count();
     if (thread < n) {
-      LogitKey top = 0;  // `best` may be another sequence's
+      LogitKey top = 0;  // `best` may belong to another sequence
       for (int i = thread; i < kSums / (kTileRows * n) * kTileRows * n; i += n) top = all[i] > top ? all[i] : top;
       atomicMax(op.keys + thread, top);
     }
@@ -576,7 +576,7 @@ struct Worker {
     for (int i = thread; i < Shared<T>::products(op.layers); i += kReaders)
       shared.shares[i] = op.shares[i * op.workers + worker];
     meet();
-    // Angles are reduced in double: a position of 100,000 leaves float too few digits.
+    // Angles are reduced in double: at position 100,000 a float has too few digits.
     bool known[2] = {};
     for (int l = 0; l < op.layers; ++l) {
       const auto& layer = shared.layers[l];
@@ -621,7 +621,7 @@ struct Worker {
   }
 };
 
-// Copies a worker's stream into its ring, a row of tiles after the other.
+// Copies a worker's stream into its ring, one row of tiles after the other.
 template <class T>
 __device__ void stream_weights(const StreamedStep<T>& op, const TileRing& ring, int worker) {
   RingPlace place{ring}, landed{ring};

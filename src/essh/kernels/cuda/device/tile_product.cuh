@@ -15,10 +15,10 @@ struct Tile {
   __device__ float operator()(int r, int c) const { return widen(at[r * RowStride + c * ColStride]); }
 };
 
-// Which part of the left operand is not zero: for row r all k, k <= r, or k >= r.
+// Nonzero region of the left operand: for row r all k, k <= r, or k >= r.
 enum class Reach { All, Before, After };
 
-// One product a * b of a sum; its inner size is a multiple of 16.
+// One product a * b of a sum of products; its inner size is a multiple of 16.
 template <class A, class B, int Inner, Reach Range = Reach::All>
 struct Term {
   A a;
@@ -29,7 +29,7 @@ __device__ Term<A, B, Inner, Range> term(A a, B b) {
   return {a, b};
 }
 
-// Two neighbours as bf16 numbers, the first in the lower half; what rounding lost is in `low`.
+// Two adjacent floats as bf16, the first in the lower half of a word; `low` holds the rounding errors.
 struct Split {
   unsigned high, low;
 };
@@ -57,7 +57,7 @@ __device__ Split pair_in_row(const Tile<T, RowStride, ColStride>& m, int r, int 
   }
 }
 
-// Fragments of the mma instruction: lane = 4 g + t.
+// Fragments of the mma instruction, lane = 4 g + t.
 template <class T, int R, int C>
 __device__ void load_left(const Tile<T, R, C>& m, int row, int k, unsigned (&high)[4], unsigned (&low)[4]) {
   const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
@@ -105,7 +105,7 @@ __device__ inline void mma(float (&sum)[4], const unsigned (&a)[4], const unsign
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
-// The part of a term that falls into `Count` neighbouring 16 x 8 tiles from (row, column) on.
+// Adds a term's contribution to `Count` adjacent 16 x 8 tiles from (row, column) on.
 template <int Count, bool Lower, class TA, int RA, int CA, class TB, int RB, int CB, int Inner, Reach Range>
 __device__ void add_term(float (&sums)[Count][4], int row, int column,
                          const Term<Tile<TA, RA, CA>, Tile<TB, RB, CB>, Inner, Range>& term) {
@@ -120,7 +120,7 @@ __device__ void add_term(float (&sums)[Count][4], int row, int column,
       if (Lower && column + tile * 8 > row + 15) continue;
       unsigned b_high[2], b_low[2];
       load_right(term.b, k, column + tile * 8, b_high, b_low);
-      // Small parts first.
+      // Small terms first.
       if constexpr (!kExact<TA>) mma(sums[tile], a_low, b_high);
       if constexpr (!kExact<TB>) mma(sums[tile], a_high, b_low);
       mma(sums[tile], a_high, b_high);
@@ -128,8 +128,8 @@ __device__ void add_term(float (&sums)[Count][4], int row, int column,
   }
 }
 
-// out(r, c, sums of the terms at (r, c) and (r, c + 1)) for all pairs of a Rows x Columns result; with Lower only tiles
-// that reach c <= r. Rows is 64, or at most 32. The caller synchronises the block before and after.
+// Calls out(r, c, sums of the terms at (r, c) and (r, c + 1)) for all pairs of a Rows x Columns result; with Lower only
+// for tiles that reach c <= r. Rows is 64, or at most 32. The caller synchronises the block before and after.
 template <bool Tensor, int Rows, int Columns, bool Lower = false, class Out, class... Terms>
 __device__ void multiply(const Out& out, const Terms&... terms) {
   if constexpr (Tensor) {

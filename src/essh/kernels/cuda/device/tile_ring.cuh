@@ -3,7 +3,7 @@
 
 #include "essh/kernels/cuda/device/mma.cuh"
 
-// A stream of bytes from global memory through a ring of slots in shared memory: one lane copies slot after slot, and
+// A stream of bytes from global memory through a ring of slots in shared memory: one lane fills the slots in order, and
 // warps read them behind it. Needs the bulk copies and barriers of sm_90.
 namespace essh::cuda::device {
 
@@ -28,7 +28,7 @@ __device__ __forceinline__ void barrier_wait(std::uint64_t* barrier, unsigned ph
       "r"(phase)
       : "memory");
 }
-// Weights are read once a step: they leave the L2 cache first.
+// Weights are read once per step: evict-first in the L2 cache.
 __device__ __forceinline__ void copy_bulk(void* to, const void* from, unsigned bytes, std::uint64_t* barrier) {
   std::uint64_t policy;
   asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
@@ -47,7 +47,7 @@ struct TileRing {
   std::uint64_t* empty;
   int count;
 
-  // By one thread, before the block meets.
+  // Called by one thread, before a barrier of the block.
   __device__ void init(int readers) const {
     for (int i = 0; i < count; ++i) {
       barrier_init(full + i, 1);
@@ -58,7 +58,7 @@ struct TileRing {
   }
 };
 
-// The place of a writer or reader in a ring: slots follow each other.
+// Position of a writer or reader in a ring.
 struct RingPlace {
   TileRing ring;
   int slot = 0;
@@ -72,14 +72,14 @@ struct RingPlace {
   }
   // Waits until the slot has been filled.
   __device__ __forceinline__ void await_filled() const { barrier_wait(ring.full + slot, phase); }
-  // By the one thread that fills the ring: copies into the next slot, once it was given back.
+  // For the one thread that fills the ring: copies into the next slot once its readers have released it.
   __device__ __forceinline__ void fill(const void* from, unsigned bytes) {
-    barrier_wait(ring.empty + slot, phase ^ 1);  // the first round waits for nobody
+    barrier_wait(ring.empty + slot, phase ^ 1);  // the first round does not wait
     barrier_expect(ring.full + slot, bytes);
     copy_bulk(ring.slots + slot * kSlotBytes, from, bytes, ring.full + slot);
     advance();
   }
-  // By each warp that reads: the next slot, when it has come.
+  // For each reading warp: waits for the next slot.
   __device__ __forceinline__ const unsigned char* take() const {
     await_filled();
     return ring.slots + slot * kSlotBytes;

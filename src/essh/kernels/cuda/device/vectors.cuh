@@ -3,10 +3,10 @@
 
 #include "essh/kernels/cuda/device/number.cuh"
 
-// The choice between wide and single accesses, made on the host by alignment.
+// Selects vector or scalar accesses on the host, by alignment.
 namespace essh::cuda {
 
-// Elements of 16 bytes.
+// Number of elements in 16 bytes.
 template <class T>
 inline constexpr int kWide = 16 / static_cast<int>(sizeof(T));
 
