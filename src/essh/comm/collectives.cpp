@@ -13,7 +13,7 @@ namespace {
 constexpr std::size_t kBytesInFlight = std::size_t{4} << 20;
 constexpr std::size_t kSmallestPiece = std::size_t{16} << 10;
 
-// All ranks cut their parts into pieces of this many bytes and go through them together.
+// All ranks split their shards into pieces of this many bytes and process them in step.
 std::size_t piece_bytes(int ranks) {
   return std::max(kSmallestPiece, kBytesInFlight / static_cast<std::size_t>(ranks) / alignof(std::max_align_t) *
                                       alignof(std::max_align_t));
@@ -25,7 +25,7 @@ std::size_t longest_part(Bounds bounds) {
   return longest;
 }
 
-// The piece of part `r` that starts `offset` into it; empty behind its end.
+// The piece of shard `r` at `offset`; empty past its end.
 template <class T>
 std::span<T> piece_of(std::span<T> data, Bounds bounds, int r, std::size_t offset, std::size_t piece) {
   const std::size_t end = bounds[r + 1];
@@ -33,7 +33,7 @@ std::span<T> piece_of(std::span<T> data, Bounds bounds, int r, std::size_t offse
   return data.subspan(begin, std::min(piece, end - begin));
 }
 
-// own = sum over r of parts[r], added in that order, where parts[rank] is `own` itself.
+// own = sum over r of parts[r], in that order; parts[rank] is `own` itself.
 template <class T>
 void add_in_order(std::span<T> own, std::span<const T* const> parts) {
   constexpr std::size_t kBlock = 1024;
@@ -151,7 +151,7 @@ void Collectives::broadcast(std::span<std::byte> data, int root) {
   const int ranks = transport_.size();
   const int rank = transport_.rank();
   ESSH_ASSERT(root >= 0 && root < ranks);
-  // Every rank passes on a part of its own, so that the root sends little more than the data once.
+  // Every rank forwards one shard, so that the root sends little more than the data once.
   const std::vector<std::size_t> bounds = even_bounds(data.size(), ranks);
   const std::size_t piece = piece_bytes(ranks);
   const std::size_t longest = longest_part(bounds);

@@ -23,7 +23,7 @@ class HostArrays final : public DeviceGroup {
   Group& group_;
 };
 
-// A collective over a copy in host memory, of which [begin, end) goes back to the device at the end.
+// A collective over a host copy; [begin, end) is copied back to the device at the end.
 class StagedWork final : public Request::Work {
  public:
   StagedWork(Stream& stream, Vector<float> data, std::size_t begin, std::size_t end)
@@ -33,7 +33,7 @@ class StagedWork final : public Request::Work {
     stream_.copy(data_.data + begin_, copy.data() + begin_, (end_ - begin_) * sizeof(float));
   }
   bool done() const override { return request.done(); }
-  // While an exception passes, the request abandons its group.
+  // During stack unwinding the request abandons its group.
   void abandon() noexcept override { request = {}; }
 
   std::vector<float> copy;

@@ -13,7 +13,7 @@
 namespace essh::comm {
 namespace {
 
-// A number that the launcher has left in the environment.
+// A number from the launcher's environment.
 std::optional<int> launcher_says(const char* name, int smallest) {
   const char* text = std::getenv(name);
   if (text == nullptr) return std::nullopt;
@@ -53,7 +53,7 @@ void Request::release() noexcept {
   try {
     wait();
   } catch (...) {
-    // Nobody asked for the result; the group's next collective throws the same error.
+    // The result was never asked for; the group's next collective throws the same error.
   }
 }
 
@@ -75,7 +75,7 @@ std::vector<std::size_t> slice_bounds(Bounds bounds, std::size_t begin, std::siz
 std::unique_ptr<Group> make_group(const GroupOptions& options) {
   std::optional<int> ranks = launcher_says("OMPI_COMM_WORLD_SIZE", 1);
   if (!ranks) ranks = launcher_says("PMI_SIZE", 1);
-  // A launcher that speaks PMIx tells each process its rank, and the number of ranks only through MPI.
+  // A PMIx launcher gives each process its rank; the number of ranks is known only through MPI.
   const bool unknown = !ranks && std::getenv("PMIX_RANK") != nullptr;
   if (unknown || (ranks && *ranks > 1)) return make_mpi_group(options, ranks.value_or(0));
   return make_single_group();

@@ -45,8 +45,8 @@ void check(int code, std::string_view what) {
   fail(ErrorKind::Device, "{}: {}; see the messages of the other ranks", what, std::string_view(text, length));
 }
 
-// MPI, and the one thread that makes every call of it, from MPI_Init to MPI_Finalize or MPI_Abort. The thread never
-// blocks inside MPI, so that data moves while the caller computes, and a wait can end by timeout or by abort.
+// MPI, and the thread that makes every MPI call, from MPI_Init to MPI_Finalize or MPI_Abort. The thread never blocks
+// inside MPI, so that data moves while the caller computes and a wait can end by timeout or abort.
 class MpiThread final : public Transport {
  public:
   explicit MpiThread(milliseconds timeout) : timeout_(timeout) {
@@ -65,8 +65,8 @@ class MpiThread final : public Transport {
   int size() const override { return size_; }
   Collectives& collectives() { return collectives_; }
 
-  // Runs `body` on the thread after everything submitted before. `name`, which says what is done to how much, stands in
-  // its errors, and only ranks that agree about it and about `bounds` hear each other.
+  // Runs `body` on the thread after everything submitted before. `name` says what is done to how many elements and
+  // appears in errors. Messages match only between ranks with the same name and `bounds`.
   std::future<void> submit(std::string name, Bounds bounds, std::function<void()> body) {
     const std::uint64_t agreed = hash(std::as_bytes(bounds), hash(std::as_bytes(std::span(name))));
     std::packaged_task<void()> task([this, agreed, name = std::move(name), body = std::move(body)]() mutable {
@@ -81,10 +81,10 @@ class MpiThread final : public Transport {
     return result;
   }
 
-  // What is under way and what is to come fails; after that, no caller's memory is touched.
+  // Collectives in progress and later ones fail; afterwards no caller's memory is touched.
   void abandon() noexcept { abandoned_ = true; }
 
-  // After a last collective of all ranks, finalises MPI.
+  // Finalises MPI after a last collective of all ranks.
   void close() {
     submit("closing the group", {}, [this] { collectives_.barrier(); }).get();
     {
@@ -102,7 +102,7 @@ class MpiThread final : public Transport {
       abort_code_ = code;
     }
     wake_.notify_one();
-    // MPI_Abort ends this process too. Should it not, the launcher ends the others when this one exits.
+    // MPI_Abort ends this process too. If it does not, the launcher ends the others when this process exits.
     std::this_thread::sleep_for(std::chrono::seconds(5));
     std::_Exit(code);
   }
@@ -110,7 +110,7 @@ class MpiThread final : public Transport {
   void exchange(std::span<const Outgoing> outgoing, std::span<const Incoming> incoming) override {
     requests_.clear();
     peers_.clear();
-    // Receives first, so that what arrives finds its place at once.
+    // Receives first, so that arriving data finds its buffer.
     for (const Incoming& message : incoming) {
       if (message.bytes.empty()) continue;
       ESSH_ASSERT(message.bytes.size() <= kLargestMessage);
@@ -160,11 +160,11 @@ class MpiThread final : public Transport {
     if (known != 0) largest_tag_ = *static_cast<const int*>(largest_tag);
   }
 
-  // Empty when MPI is to end.
+  // Empty when the thread must end.
   std::optional<std::packaged_task<void()>> next_task() {
     std::unique_lock lock(mutex_);
     while (!wake_.wait_for(lock, milliseconds(10), [this] { return stop_ || abort_code_ >= 0 || !tasks_.empty(); })) {
-      // A send counts as complete once MPI holds the data; it still needs calls of MPI to reach the other rank.
+      // A send is complete once MPI has the data; delivery still needs MPI calls.
       int waiting = 0;
       if (usable()) MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, MPI_COMM_WORLD, &waiting, MPI_STATUS_IGNORE);
     }
@@ -179,15 +179,15 @@ class MpiThread final : public Transport {
   void run_collective(std::uint64_t agreed, std::string name, const std::function<void()>& body) {
     if (!failure_.empty()) throw Error(ErrorKind::Device, failure_);
     if (abandoned_) fail_abandoned(name);
-    // Ranks that call different collectives, or with different sizes, would otherwise take each other's data for
-    // theirs; so they wait in vain and say for what.
+    // The tag is a hash of the collective: ranks that call different collectives or sizes time out, naming it,
+    // instead of mixing up their data.
     const std::array<std::uint64_t, 2> what{agreed, sequence_++};
     tag_ = static_cast<int>(hash(std::as_bytes(std::span(what))) % (static_cast<std::uint64_t>(largest_tag_) + 1));
     name_ = std::move(name);
     try {
       body();
     } catch (const std::exception& error) {
-      // MPI may still hold requests on the caller's memory: without another call of MPI it touches nothing.
+      // MPI may still hold requests on the caller's memory; it touches none without another MPI call.
       failure_ = error.what();
       throw;
     }
@@ -217,8 +217,8 @@ class MpiThread final : public Transport {
     }
   }
 
-  // The answer mostly comes at once, and large messages move bit by bit inside MPI_Testsome; but a rank that waits for
-  // a slower one leaves the processor to it.
+  // Replies mostly come at once, and large messages progress inside MPI_Testsome; but a rank that waits for a slower
+  // one yields the processor.
   static void pause(Clock::duration waited) {
     using std::chrono::microseconds;
     if (waited < microseconds(100)) return;
@@ -257,12 +257,12 @@ class MpiThread final : public Transport {
   std::deque<std::packaged_task<void()>> tasks_;
   bool stop_ = false;
 
-  // Of the thread alone:
+  // Used by the thread only:
   Collectives collectives_{*this};
-  std::string name_;     // of the collective under way
-  std::string failure_;  // of the first collective that failed
+  std::string name_;     // collective in progress
+  std::string failure_;  // first error
   int tag_ = 0;
-  int largest_tag_ = 32767;  // every MPI has these
+  int largest_tag_ = 32767;  // the standard's minimum
   std::uint64_t sequence_ = 0;
   std::vector<MPI_Request> requests_;
   std::vector<int> peers_;
@@ -287,8 +287,8 @@ class MpiWork final : public Request::Work {
   std::future<void> result_;
 };
 
-// MPI can be initialised once in the life of a process. The object outlives its group, which may end by an exception
-// while the other ranks still have to be told.
+// MPI can be initialised once per process. This object outlives its group, which may end by an exception while the
+// other ranks still have to be told.
 std::atomic<bool> initialised = false;
 std::atomic<MpiThread*> open_mpi = nullptr;
 

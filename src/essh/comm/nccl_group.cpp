@@ -42,7 +42,7 @@ class Event {
   ~Event() { cudaEventDestroy(event_); }
   Event(const Event&) = delete;
   Event& operator=(const Event&) = delete;
-  // What is launched on `later` from now on runs after what has been launched on `earlier`.
+  // Work launched on `later` from now on runs after all work already launched on `earlier`.
   void order(cudaStream_t earlier, cudaStream_t later) {
     record(earlier);
     hold(later);
@@ -58,7 +58,7 @@ class Event {
 class NcclWork final : public Request::Work {
  public:
   NcclWork(cudaStream_t communication, cudaStream_t kernels) : kernels_(kernels) { end_.record(communication); }
-  // The kernels wait, not the host.
+  // The kernels wait, the host does not.
   void wait() override { end_.hold(kernels_); }
   bool done() const override { return end_.passed(); }
   void abandon() noexcept override {}
@@ -68,7 +68,7 @@ class NcclWork final : public Request::Work {
   cudaStream_t kernels_;
 };
 
-// Collectives run on a stream of their own beside the kernels.
+// Collectives run on their own stream, concurrently with the kernels.
 class NcclGroup final : public DeviceGroup {
  public:
   NcclGroup(Group& group, cuda::Stream& kernels)
@@ -84,7 +84,7 @@ class NcclGroup final : public DeviceGroup {
     cudaStreamDestroy(stream_);
   }
 
-  // Parts differ in length, which NCCL's own reduce-scatter and all-gather do not allow: one call for each part.
+  // Shards differ in length, which NCCL's reduce-scatter and all-gather do not allow: one call per shard.
   Request start_reduce_scatter_sum(Vector<float> data, Bounds bounds) override {
     return start(
         "reduce_scatter_sum", bounds,
@@ -121,7 +121,7 @@ class NcclGroup final : public DeviceGroup {
   Event ready_;
 };
 
-// Whether two ranks of one machine use one GPU.
+// Whether two ranks on one machine use the same GPU.
 bool shares_gpu(Group& group) {
   int device = 0;
   cuda::check(cudaGetDevice(&device), "cudaGetDevice");
@@ -144,7 +144,7 @@ bool shares_gpu(Group& group) {
   return false;
 }
 
-// Whether every rank can load the library: one that cannot would leave the others waiting.
+// Whether every rank can load the library: if one could not, the others would wait for it.
 bool everywhere(Group& group) {
   std::int64_t missing = 0;
   try {
