@@ -15,11 +15,12 @@
 namespace essh {
 namespace {
 constexpr std::size_t kAlignment = 256;
-// Of an arena that cannot grow in place. Large blocks waste fewer ends; on a CPU an end that is never touched is free.
+// Block size of an arena that cannot grow in place. Large blocks waste fewer tails; on a CPU an untouched tail costs
+// nothing.
 constexpr std::size_t kArenaBlock = std::size_t{32} << 20;
 constexpr std::size_t kCudaArenaBlock = std::size_t{256} << 20;
 
-// What the buffers of one device hold, by purpose, now and when it was most.
+// Bytes held by one device's buffers, by purpose: now and at the peak.
 class Ledger {
  public:
   void add(const char* purpose, std::size_t bytes) {
@@ -64,7 +65,7 @@ class Ledger {
   Purposes now_, at_most_;
   std::size_t total_ = 0, most_ = 0;
 };
-// Never destroyed: static buffers may be given back after it would be.
+// Never destroyed: static buffers may be released later.
 Ledger& ledger_of(Device device) {
   static Ledger* const ledgers = new Ledger[2];
   return ledgers[device == Device::Cuda ? 1 : 0];

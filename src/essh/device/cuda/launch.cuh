@@ -12,20 +12,21 @@ struct Shape {
   dim3 grid;
   dim3 block;
   std::size_t shared = 0;  // dynamic shared memory, bytes
-  // The kernel begins with after_previous(), so its blocks may take their places while the one before runs out.
+  // Programmatic dependent launch: the kernel starts with after_previous(), so its blocks may be scheduled while the
+  // previous kernel finishes.
   bool early = false;
-  // All blocks run at the same time, so they may wait for each other; an error where they cannot.
+  // All blocks are resident at once and may wait for each other; an error if they do not fit.
   bool cooperative = false;
 };
 
-// Waits until everything launched before has run and its results can be seen.
+// Waits until all previous launches have finished and their results are visible.
 __device__ inline void after_previous() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   cudaGridDependencySynchronize();
 #endif
 }
 
-// The one way a kernel is launched: named for profilers, checked, silent when the grid is empty.
+// The only way to launch a kernel: named for profilers, checked, a no-op for an empty grid.
 template <class... Parameters, class... Arguments>
 void launch(Stream& stream, const char* name, Shape shape, void (*kernel)(Parameters...), Arguments&&... arguments) {
   if (shape.grid.x == 0 || shape.grid.y == 0 || shape.grid.z == 0) return;

@@ -11,7 +11,7 @@
 namespace essh::cuda {
 namespace {
 
-// At most this much is taken ahead of need, so that a growing pass does not ask for memory at every matrix.
+// At most this much is mapped ahead, so that a growing pass does not map memory for every matrix.
 constexpr std::size_t kLargestStep = std::size_t{64} << 20;
 
 struct Driver {
@@ -55,7 +55,7 @@ std::unique_ptr<Mapping> Mapping::reserve() {
   int device = 0, supported = 0;
   check(cudaGetDevice(&device), "cudaGetDevice");
   std::size_t granularity = 0;
-  // A call of the runtime, so that there is a context.
+  // A runtime call, which creates the context.
   const auto total = device_memory().total;
   const auto memory = memory_of(device);
   if (driver().attribute(&supported, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, device) != CUDA_SUCCESS ||
@@ -91,7 +91,7 @@ void Mapping::grow(std::size_t bytes, const char* purpose) {
   if (status != CUDA_SUCCESS) fail(ErrorKind::Device, "{}: cuMemCreate failed ({})", purpose, static_cast<int>(status));
   const CUmemAccessDesc access{location_of(device_), CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
   const bool mapped = driver().map(end, step, 0, handle, 0) == CUDA_SUCCESS;
-  // A mapping keeps its memory.
+  // The mapping keeps the memory alive.
   driver().release(handle);
   if (!mapped) fail(ErrorKind::Device, "{}: cuMemMap failed", purpose);
   if (driver().set_access(end, step, &access, 1) != CUDA_SUCCESS) {

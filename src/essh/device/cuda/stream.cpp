@@ -24,8 +24,7 @@ void check(cudaError_t status, const char* what) {
   fail(kind, "{}: {} ({})", what, cudaGetErrorString(status), cudaGetErrorName(status));
 }
 
-// Pinned memory through which small copies to the device pass without holding up the caller: a ring of slots, each free
-// again when its copy has run.
+// Pinned memory for small asynchronous copies to the device: a ring of slots, each reusable once its copy has finished.
 struct Stream::Staging {
   static constexpr std::size_t kSlot = std::size_t{1} << 20;
   static constexpr std::size_t kSlots = 8;
@@ -58,7 +57,7 @@ Stream::Stream(int device) : device_(device), scratch_(Device::Cuda, "kernels at
   cudaDeviceProp properties{};
   check(cudaGetDeviceProperties(&properties, device), "cudaGetDeviceProperties");
   multiprocessors_ = properties.multiProcessorCount;
-  // Code translated from an older architecture does not wait for its predecessor.
+  // Code JIT-compiled from an older architecture does not wait for the previous kernel.
   constexpr int kArchitectures[] = {ESSH_CUDA_ARCHITECTURES};
   early_launches_ = properties.major >= 9 && std::any_of(std::begin(kArchitectures), std::end(kArchitectures),
                                                          [&](int sm) { return sm / 10 == properties.major; });
