@@ -12,7 +12,7 @@
 namespace essh {
 namespace {
 
-// Sizes of the attention of a layer. Window 0: all positions.
+// Sizes of a layer's attention. Window 0 means all positions.
 struct Sizes {
   Index hidden, heads, kv_heads, head_dim, window;
   double theta;
@@ -126,7 +126,7 @@ class AttentionMixer : public Mixer<T> {
     return {{q_, sizes_.query_width()}, {k_, sizes_.row_width()}, {v_, sizes_.row_width()}};
   }
   Index window_over(Index positions) const { return sizes_.window > 0 ? sizes_.window : positions; }
-  // 0 for a cache that grows.
+  // 0 for a growing cache.
   Index ring_rows() const { return sizes_.window > 0 ? sizes_.window + kSpareRows : 0; }
 
   void project(const Pass& pass, const Weights& weights, Matrix<const T> u, AttentionTape<T>& kept) const {
@@ -162,7 +162,7 @@ class AttentionMixer : public Mixer<T> {
                                                   .log_sum = log_sum});
   }
 
-  // Several tokens of one sequence, rows first to first + length of the pass.
+  // Several tokens of one sequence: rows [first, first + length) of the pass.
   void extend_one(const Pass& pass, Index first, Index length, const AttentionTape<T>& step,
                   const SequenceBatch& sequences, Index sequence, std::size_t first_part) const {
     const Index position = sequences.positions.host[sequence], width = sizes_.row_width(), ring = ring_rows();
@@ -182,7 +182,7 @@ class AttentionMixer : public Mixer<T> {
     for (std::size_t part : {0u, 1u}) {
       const auto fresh = rows(part == 0 ? step.k : step.v);
       seen[part] = pass.arena.matrix<T>(past + length, width);
-      // Rows of positions begin to end between the ring and a matrix of them in order.
+      // Copies rows of positions [begin, end) between the ring and a matrix in order of position.
       const auto each_run = [&](Index begin, Index end, const auto& copy) {
         for (Index p = begin; p < end;) {
           const Index row = p % ring, run = std::min(end - p, ring - row);

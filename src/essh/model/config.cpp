@@ -16,7 +16,7 @@ constexpr std::array<std::pair<std::string_view, MixerKind>, 3> kKinds = {
      {"sliding_attention", MixerKind::SlidingAttention},
      {"full_attention", MixerKind::FullAttention}}};
 
-// The two-rate map as config.json spells it.
+// The two-rate map as written in config.json.
 struct TwoRate {
   Index channels = 0, ffn = 0;
   double channel_exponent = 0.5, ffn_exponent = 0.8;
@@ -70,7 +70,7 @@ ModelConfig transformer(Index vocabulary, Index width, Index ffn, Index layers) 
   return c;
 }
 
-// Special tokens of GPT-2's and of Llama-3's vocabulary.
+// Special tokens of the GPT-2 and Llama-3 vocabularies.
 ModelConfig with_gpt2_tokens(ModelConfig c) {
   c.bos_token_id = c.eos_token_id = 50256;
   return c;
@@ -88,7 +88,7 @@ struct Preset {
 constexpr std::array kPresets = {
     Preset{"tiny",
            [] {
-             // Sixteen channels keep eight values each at this width.
+             // At this width, sixteen channels have eight values each.
              auto c = family(2048, 128, 512, 4, {2}, 8, 256);
              c.spectral_channels = c.elastic.channels.full = 16;
              return c;
@@ -250,8 +250,7 @@ void check_config(const ModelConfig& c, const std::string& place) {
     require(std::is_sorted(elastic.tiers.begin(), elastic.tiers.end()), "elastic.tiers must rise");
     require(elastic.tiers.empty() || elastic.tiers.front() > 0, "elastic.tiers must be above zero");
   }
-  // Every product of sizes that the program forms stays far below 2^63 and no folder asks for more than 2^40
-  // parameters.
+  // Keeps every product of sizes far below 2^63 and parameters at most 2^40.
   const double width = static_cast<double>(c.hidden_size);
   const double channel =
       static_cast<double>(c.spectral_channels) *

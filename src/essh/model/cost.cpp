@@ -28,7 +28,7 @@ Cost cost_of(const ModelConfig& family, Capacity capacity) {
 }
 
 double budget_for_parameters(const ModelConfig& config, double parameters) {
-  // Where the counts of an axis step up.
+  // Budgets at which a count changes.
   std::vector<double> steps = {0, 1};
   for (const auto* axis : {&config.elastic.channels, &config.elastic.ffn}) {
     if (axis->full == 0 || axis->exponent == 0) continue;

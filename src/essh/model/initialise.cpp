@@ -8,7 +8,7 @@
 namespace essh {
 namespace {
 
-// FNV-1a: the stream of a tensor's random numbers.
+// FNV-1a: selects the random stream of a tensor.
 std::uint64_t stream_of(std::string_view name) {
   std::uint64_t hash = 0xcbf29ce484222325u;
   for (const char c : name) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3u;
@@ -24,7 +24,7 @@ void initialise(Parameters<W>& parameters, const ModelConfig& config, std::uint6
     table = make_modal_table(modes, static_cast<int>(config.spectral_channels), static_cast<int>(config.spectral_modes),
                              seed);
   const auto& tensors = parameters.layout().tensors();
-  // A tensor's values depend on no other's: they are drawn side by side.
+  // Tensors are independent and filled in parallel.
   ThreadPool(available_cores()).each(static_cast<std::int64_t>(tensors.size()), [&](std::int64_t item, int) {
     const auto index = static_cast<std::size_t>(item);
     const auto& spec = tensors[index];

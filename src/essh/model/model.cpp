@@ -100,7 +100,7 @@ void Model<T>::backward(const Pass& pass, const Weights& weights, const Gradient
   const auto like_x = [&] { return pass.arena.matrix<T>(rows, width); };
   const auto d_residual = new_residual(pass.arena, rows);
   const auto d_u = like_x(), u = like_x();
-  // Products take the residual's gradient in T: itself, or a copy that each norm rounds.
+  // Products need the residual's gradient in T: the gradient itself, or the rounded copy made by each norm.
   const auto* in_t = std::get_if<Matrix<T>>(&d_residual);
   const auto rounded = in_t ? Matrix<T>{} : like_x();
   const auto d_x = in_t ? *in_t : rounded;

@@ -79,8 +79,8 @@ class SpectralMixer : public Mixer<T> {
                 tokens = pass.tokens();
     const double out_scale = 1 / std::sqrt(static_cast<double>(channels));
     const auto mark = pass.arena.mark();
-    // Every gradient is linear in d_z: scaling d_z scales all parameters alike, and d_u is divided again at the end.
-    // With a scale of zero the parameters' gradients go where nobody reads them.
+    // Every gradient is linear in d_z: scaling d_z scales all parameters' gradients, and d_u is divided again at the
+    // end. With a scale of zero the parameters' gradients go to scratch.
     const bool frozen = pass.mixer_gradient_scale == 0;
     const double scale = frozen ? 1 : pass.mixer_gradient_scale;
     auto gradients = all_gradients;
@@ -161,8 +161,7 @@ class SpectralMixer : public Mixer<T> {
     return StackedLinear({{value_, values}, {write_, rows}, {read_, rows}, {clock_, rows}});
   }
 
-  // z = the scan of the projections, or a step of each, without a tape; states, when there are any, go on from where
-  // they were.
+  // z = scan (or single step) of the projections, without a tape. Continues from the states, if given.
   void mix(const Pass& pass, const Weights& weights, Index sequences, Index length, Matrix<T> projection,
            Vector<const W* const> entering, Matrix<T> z, Vector<W* const> leaving,
            Vector<const std::int32_t> kept = {}) const {
@@ -187,11 +186,11 @@ class SpectralMixer : public Mixer<T> {
                                         .kept = kept});
   }
 
-  // The gates of the logits in kept.projection.
+  // Computes the gates from the logits in kept.projection.
   void gate(const Pass& pass, const Weights& weights, SpectralTape<T>& kept) const {
     const auto linear = projections(pass.capacity);
     const Index rows = pass.capacity.channels * modes_;
-    // Gates take the place of their logits where both are of one type.
+    // Gates overwrite their logits if both have the same type.
     std::size_t part = 1;
     for (auto* gate : {&kept.write, &kept.read, &kept.clock}) {
       if constexpr (std::is_same_v<T, W>)

@@ -8,7 +8,7 @@
 namespace essh {
 namespace {
 
-// Tensors start on a 256-byte border in float32, so slices of bf16 copies stay aligned for 16-byte loads too.
+// Tensors start at multiples of 256 bytes in float32, so slices of bf16 copies too are aligned for 16-byte loads.
 constexpr Index kAlignment = 64;
 
 }  // namespace
@@ -56,7 +56,7 @@ std::vector<ModelTensor> tensor_list(const ModelConfig& c) {
                     .initial = initial_out(c)});
   }
   gain("model.norm.weight", -1);
-  // Small tensors come first: they stay in float32 where the matrices are kept in another type.
+  // Small tensors come first: they stay in float32 if the matrices have another type.
   std::ranges::stable_partition(list, [](const ModelTensor& spec) { return !spec.is_matrix(); });
   return list;
 }
