@@ -22,7 +22,7 @@ namespace {
 
 constexpr std::size_t kInputBytes = 256u << 10;
 
-// The file as it is, with a look at what comes next.
+// The file's bytes, with lookahead.
 class RawStream : public ByteStream {
  public:
   explicit RawStream(const std::filesystem::path& path)
@@ -44,7 +44,7 @@ class RawStream : public ByteStream {
 
   const std::string& name() const { return name_; }
 
-  // What is buffered, at least `wanted` bytes unless the file ends.
+  // The buffered bytes: at least `wanted`, unless the file ends.
   std::span<const char> peek(std::size_t wanted) {
     while (end_ - begin_ < wanted && !ended_) {
       std::memmove(buffer_.get(), buffer_.get() + begin_, end_ - begin_);
@@ -176,7 +176,7 @@ class ZstdStream : public DecompressedStream {
   std::size_t read(std::span<char> out) override {
     ZSTD_outBuffer output{out.data(), out.size(), 0};
     while (output.pos == 0) {
-      // A frame may hold back output that needs no further input, so the end is only the end when nothing comes out.
+      // A frame may still produce output without further input: the stream ends only when nothing comes out.
       const auto input = raw_->peek(1);
       if (input.empty() && !inside_frame_) return 0;
       ZSTD_inBuffer buffer{input.data(), input.size(), 0};
@@ -213,7 +213,7 @@ std::unique_ptr<ByteStream> open_byte_stream(const std::filesystem::path& path) 
   auto raw = std::make_unique<RawStream>(path);
   const auto start = raw->peek(4);
   if (starts_with(start, kGzip)) return std::make_unique<GzipStream>(std::move(raw));
-  // Parallel compressors put a skippable frame, 5? 2A 4D 18, in front.
+  // Parallel compressors write a skippable frame, 5? 2A 4D 18, first.
   const bool skippable = starts_with(start.subspan(start.empty() ? 0 : 1), kSkippable) && (start[0] & 0xf0) == 0x50;
   if (starts_with(start, kZstd) || skippable) {
 #if ESSH_HAVE_ZSTD

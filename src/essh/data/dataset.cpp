@@ -12,7 +12,7 @@ namespace essh {
 namespace fs = std::filesystem;
 namespace {
 
-// N of a file called dataset-IofN.json.
+// N of a file named dataset-IofN.json.
 std::optional<int> parts_in_name(std::string_view name) {
   constexpr std::string_view kStart = "dataset-";
   constexpr std::string_view kEnd = ".json";

@@ -43,7 +43,7 @@ void fields(Visitor& visit, SplitManifest& split) {
 namespace {
 
 constexpr const char* kFormat = "essh-dataset";
-// A million sources fit.
+// Enough for a million sources.
 constexpr JsonLimits kManifestLimits{.bytes = std::uint64_t{1} << 30, .depth = 8, .values = 64u << 20};
 
 template <class T>
@@ -79,7 +79,7 @@ SplitManifest split_from_json(const Json& object, const std::string& place) {
   std::int64_t tokens = 0;
   std::int64_t documents = 0;
   for (const auto& shard : split.shards) {
-    // Bounded fields: far from overflow up to 32768 full-sized shards, so the check below stops in time.
+    // Fields are bounded: no overflow up to 32768 full-sized shards, and the check below stops before that.
     tokens += shard.tokens;
     documents += shard.documents;
     if (tokens > split.tokens || documents > split.documents) break;

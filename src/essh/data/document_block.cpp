@@ -9,7 +9,7 @@
 namespace essh {
 namespace {
 
-// The lead bytes C2, E1, E2 and E3 are left out because characters of Unicode's white space begin with them.
+// Without the lead bytes C2, E1, E2 and E3, which also begin Unicode white space.
 bool visible_start(unsigned char byte) {
   if (byte < 0x80) return byte > 0x20 && byte < 0x7f;
   return byte >= 0xC3 && byte <= 0xF4 && !(byte >= 0xE1 && byte <= 0xE3);

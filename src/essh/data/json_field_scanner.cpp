@@ -16,7 +16,7 @@ bool plain(char byte) {
   return byte != '"' && byte != '\\' && static_cast<unsigned char>(byte) >= 0x20;
 }
 
-// Length of the run of bytes that stand for themselves inside a JSON string, eight at a time.
+// Length of the prefix of unescaped bytes inside a JSON string; eight bytes at a time.
 std::size_t plain_run(std::string_view bytes) {
   constexpr std::uint64_t kOnes = 0x0101010101010101u;
   constexpr std::uint64_t kHighs = 0x8080808080808080u;
@@ -180,7 +180,7 @@ bool JsonFieldScanner::begin_value(char byte) {
   return true;
 }
 
-// One byte of a number; `done` when it no longer belongs to it.
+// One byte of a number; sets `done` if the byte is no longer part of it.
 bool JsonFieldScanner::number_byte(char byte, bool& done) {
   const bool digit = is_digit(byte);
   const bool exponent = byte == 'e' || byte == 'E';
@@ -311,7 +311,7 @@ void JsonFieldScanner::flush_surrogate(std::string& text) {
 void JsonFieldScanner::put(std::string_view bytes, std::string& text) {
   flush_surrogate(text);
   if (role_ == Role::Field) text.append(bytes);
-  // One byte more than the field's name is enough to differ from it.
+  // One byte more than the field's name suffices to tell them apart.
   else if (role_ == Role::OuterKey && key_.size() <= field_.size())
     key_.append(bytes.substr(0, field_.size() + 1));
 }

@@ -1,4 +1,4 @@
-# Parquet through Apache Arrow: an installed one, or the copy inside the pyarrow package of the Python that is found first.
+# Parquet through Apache Arrow: an installed one, or the copy inside the pyarrow package of the first Python found.
 option(ESSH_PARQUET "read Parquet when Apache Arrow is found" ON)
 
 set(parquet_target "")
@@ -6,7 +6,7 @@ set(parquet_origin "Apache Arrow not found")
 if(NOT ESSH_PARQUET)
   set(parquet_origin "ESSH_PARQUET=OFF")
 elseif(ESSH_SANITIZE)
-  # Arrow's objects are not instrumented: containers that cross the border give false alarms.
+  # Arrow is not instrumented: containers passed between both give false alarms.
   set(parquet_origin "not with sanitizers")
 else()
   find_package(Parquet QUIET)
@@ -25,7 +25,7 @@ else()
         list(GET pyarrow 1 pyarrow_folder)
         list(GET pyarrow 2 pyarrow_version)
         list(GET pyarrow 3 4 pyarrow_libraries)
-        # Older wheels follow another ABI of the C++ library; only linking tells.
+        # Older wheels use another ABI of the C++ library; only linking tells.
         file(WRITE ${CMAKE_CURRENT_BINARY_DIR}/parquet_check.cpp
              "#include <parquet/file_reader.h>\nint main() { return parquet::ParquetFileReader::OpenFile(\"\") ? 0 : 1; }\n")
         try_compile(parquet_links ${CMAKE_CURRENT_BINARY_DIR}/parquet_check ${CMAKE_CURRENT_BINARY_DIR}/parquet_check.cpp

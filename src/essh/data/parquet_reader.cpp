@@ -18,7 +18,7 @@ namespace essh {
 #if ESSH_HAVE_PARQUET
 namespace {
 
-// A flat string column, row group by row group and page by page: the memory is that of one page.
+// A flat string column, row group by row group and page by page: holds one page in memory.
 class ParquetReader final : public DocumentReader {
  public:
   ParquetReader(const std::filesystem::path& path, const std::string& column, std::uint64_t first_row)
@@ -77,7 +77,7 @@ class ParquetReader final : public DocumentReader {
     optional_ = descriptor->max_definition_level() == 1;
   }
 
-  // Opens the row group of row_ and passes over the rows before it.
+  // Opens the row group of row_ and skips the rows before it.
   void seek() {
     auto skipped = row_;
     for (group_ = 0; group_ < file_->metadata()->num_row_groups(); ++group_) {
@@ -102,7 +102,7 @@ class ParquetReader final : public DocumentReader {
     level_ = levels_read_ = 0;
   }
 
-  // Makes the row at row_ the current one; false after the last.
+  // Advances to the row at row_; false after the last.
   bool next_row() {
     if (inside_row_) return true;
     while (row_ < rows_ && level_ == levels_read_) {
@@ -146,12 +146,12 @@ class ParquetReader final : public DocumentReader {
 
   std::string name_;
   std::uint64_t size_;
-  std::uint64_t row_;  // the current row in the file
+  std::uint64_t row_;  // current row of the file
   std::uint64_t rows_ = 0;
   bool ended_ = false;
   bool optional_ = false;
   bool inside_row_ = false;
-  std::size_t taken_ = 0;  // bytes of the current cell handed on
+  std::size_t taken_ = 0;  // bytes of the current cell already read
   int column_ = 0;
   int group_ = 0;
   std::unique_ptr<parquet::ParquetFileReader> file_;

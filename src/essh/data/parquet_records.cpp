@@ -66,7 +66,7 @@ T checked(arrow::Result<T> result, const std::string& place) {
   return std::move(result).ValueUnsafe();
 }
 
-// Arrow returns results since version 21 and fills pointers before.
+// Arrow returns a result since version 21; before, it fills a pointer.
 template <class Builder>
 std::unique_ptr<parquet::arrow::FileReader> build(Builder& builder, const std::string& place) {
   if constexpr (requires { builder.Build(); }) {

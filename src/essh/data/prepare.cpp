@@ -29,14 +29,14 @@ enum class Split { OfDocument, Train, Valid };
 // A piece, or one side of a piece that is cut between the splits.
 struct EncodedPiece {
   std::size_t bytes;
-  bool first;              // the document begins here
+  bool first;              // begins a document
   bool ends;               // an end-of-text token follows
-  Split split;             // OfDocument: where the hash of the document sends all of it
-  std::uint64_t hash;      // of a first piece
-  std::size_t tokens_end;  // in Work::tokens
+  Split split;             // OfDocument: the document's hash decides
+  std::uint64_t hash;      // first pieces only
+  std::size_t tokens_end;  // end in Work::tokens
 };
 
-// A block on its way through the pipeline.
+// A block in the pipeline.
 struct Work {
   std::size_t source = 0;
   Block block;
@@ -70,7 +70,7 @@ DatasetPlan make_plan(const PrepareOptions& options, const TextEncoder& encoder)
           .sources = find_sources(options.inputs, options.format, options.folder)};
 }
 
-// The sources of a part, and whether it shares them, taking only documents of its own.
+// The sources of a part, and whether other parts read them too, each part keeping only its own documents.
 struct PartSources {
   explicit PartSources(const DatasetPlan& plan)
       : share_documents(plan.parts > 1 && plan.sources.size() < 8 * static_cast<std::size_t>(plan.parts)) {
@@ -85,7 +85,7 @@ struct PartSources {
   std::vector<SourceFile> files;
 };
 
-// Reads the sources one after the other into blocks.
+// Reads the sources in order into blocks.
 class SourceReader {
  public:
   SourceReader(const std::vector<SourceFile>& files, const DatasetPlan& plan, std::size_t source,
@@ -131,7 +131,7 @@ class Preparation {
       pipes_ = pipes_ || file.pipe;
       total_bytes_ += static_cast<double>(file.size);
       starts_.push_back(total_bytes_ - static_cast<double>(file.size));
-      // Better now than after hours of work.
+      // Fail now, not after hours of work.
       if (file.format == format_name(CorpusFormat::Parquet) && !parquet_available())
         open_document_reader(file.path, CorpusFormat::Parquet, plan.field);
     }
@@ -184,7 +184,7 @@ class Preparation {
     for (const auto& piece : work.block.pieces) {
       const auto text = std::string_view(work.block.text).substr(piece.begin, piece.size);
       const auto hash = piece.first ? xxhash64(text) : 0;
-      // Only the writer knows whose the later pieces of a long document are.
+      // Only the writer knows which part owns the later pieces of a long document.
       const bool maybe_ours = !piece.first || of_this_part(hash);
       const auto add = [&](std::string_view side, bool first, bool ends, Split split) {
         if (side.empty()) return;
@@ -204,7 +204,7 @@ class Preparation {
     }
   }
 
-  // Whether both splits get text of this piece's document. Every piece of a document answers alike.
+  // Whether both splits get text of this piece's document; the same for every piece of a document.
   bool shared(const Piece& piece) const {
     if (plan_.valid_fraction == 0 || piece.held_out) return false;
     const bool whole = piece.first && piece.last;
@@ -270,7 +270,7 @@ class Preparation {
     return manifest;
   }
 
-  // A part that reads only some of the files cannot tell.
+  // A part that reads only some of the files cannot check the names.
   void check_holdout() {
     if (plan_.parts > 1 && !sources_.share_documents) return;
     for (const auto& name : plan_.holdout) {
@@ -282,7 +282,7 @@ class Preparation {
     }
   }
 
-  // A part of several may be empty: the others have the text.
+  // One part of several may be empty.
   void check_splits(const DatasetManifest& manifest) {
     if (plan_.parts > 1) return;
     if (manifest.train.tokens + manifest.valid.tokens == 0) {
@@ -317,13 +317,13 @@ class Preparation {
   PrepareJournal journal_;
   bool pipes_ = false;
   double total_bytes_ = 0;
-  std::vector<double> starts_;  // bytes of the sources before each one
+  std::vector<double> starts_;  // bytes of all sources before each one
   PrepareState state_;
   std::optional<ShardWriter> train_;
   std::optional<ShardWriter> valid_;
   Progress* progress_ = nullptr;
-  bool taking_ = false;      // the current document
-  bool validating_ = false;  // and its split
+  bool taking_ = false;      // whether the current document is kept
+  bool validating_ = false;  // its split
   std::int64_t tokens_ = 0;
   std::size_t kept_shards_ = 0;
   double kept_done_ = 0;

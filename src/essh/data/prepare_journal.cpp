@@ -57,7 +57,7 @@ PrepareJournal::PrepareJournal(const fs::path& folder, const DatasetPlan& plan)
 std::optional<PrepareState> PrepareJournal::resume() {
   const auto plan_text = to_text(to_json(plan_), 1) + "\n";
   if (!fs::exists(plan_path_)) {
-    // Shards without a plan are not of an interrupted run, and not ours to remove.
+    // Shards without a plan are not from an interrupted run: never remove them.
     for (const char* split : {"train", "valid"}) {
       const auto first = folder_ / fmt::format("{}{}-00000.bin", split, suffix_);
       if (fs::exists(first))
@@ -94,7 +94,7 @@ void PrepareJournal::keep(const PrepareState& state) {
 }
 
 void PrepareJournal::remove() {
-  // A run that was killed while it wrote one of these left a temporary of its own.
+  // A process killed while writing one of these left a temporary file.
   const auto manifest = manifest_path(folder_, plan_.part, plan_.parts);
   for (const auto& entry : fs::directory_iterator(folder_)) {
     const auto name = entry.path().filename().string();

@@ -12,7 +12,7 @@ namespace essh {
 namespace {
 namespace fs = std::filesystem;
 
-// Sets of questions are small; a corpus given by mistake is refused before it fills the memory.
+// Sets of questions are small; refuses a corpus given by mistake before it fills the memory.
 constexpr std::size_t kMostBytes = std::size_t{1} << 30;
 
 std::string whole_file(const fs::path& path) {
@@ -74,7 +74,7 @@ std::vector<Json> json_records(const std::string& text, const std::string& place
   return records;
 }
 
-// Rows of cells; a quoted cell may hold separators, line breaks and doubled quotes.
+// Rows of cells; a quoted cell may contain separators, line breaks and doubled quotes.
 std::vector<std::vector<std::string>> table_rows(const std::string& text, char separator, const std::string& place) {
   std::vector<std::vector<std::string>> rows;
   std::size_t at = 0;

@@ -8,7 +8,7 @@
 
 namespace essh {
 namespace {
-// Four rounds make a pseudo-random permutation (Luby and Rackoff); small domains want a few more.
+// Four rounds make a pseudo-random permutation (Luby and Rackoff); small domains need a few more.
 constexpr std::uint32_t kRounds = 8;
 }  // namespace
 
@@ -26,8 +26,8 @@ std::int64_t SampleOrder::operator()(std::int64_t index) const {
 
 std::uint64_t SampleOrder::permute(std::uint64_t place, std::uint64_t epoch) const {
   const std::uint64_t mask = (std::uint64_t{1} << half_bits_) - 1;
-  // A place outside [0, samples) is permuted again until it falls inside; the domain is less than four times the
-  // samples (for two samples or more), so that takes less than four turns on average.
+  // Cycle walking: permutes again until the result is in [0, samples). The domain is less than four times the samples
+  // (for two samples or more), so this takes less than four rounds on average.
   do {
     std::uint64_t left = place >> half_bits_;
     std::uint64_t right = place & mask;

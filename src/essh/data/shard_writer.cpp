@@ -46,7 +46,7 @@ fs::path ShardWriter::path(std::size_t index) const {
   return folder_ / fmt::format("{}-{:05}.bin", prefix_, index);
 }
 
-// Files of a later number than the open shard's were written after the checkpoint.
+// Removes files numbered after the open shard: they were written after the checkpoint.
 void ShardWriter::remove_after(std::size_t index) const {
   for (const auto& entry : fs::directory_iterator(folder_)) {
     std::string name = entry.path().filename().string();
@@ -74,7 +74,7 @@ void ShardWriter::resume() {
     fs::remove(part);
     return;
   }
-  // The shard may have been finished after the checkpoint.
+  // The shard may have been published after the checkpoint.
   if (fs::exists(target)) fs::rename(target, part);
   const auto bytes = static_cast<std::uint64_t>(progress_.tokens * format_.token_bytes());
   file_.emplace(part, kShardHeaderBytes + bytes);
@@ -108,7 +108,7 @@ void ShardWriter::append(std::span<const std::int32_t> tokens) {
     progress_.tokens += static_cast<std::int64_t>(now.size());
     tokens = tokens.subspan(now.size());
     if (buffer_.size() >= kBufferBytes) flush();
-    // A full shard stays open until the next token, so that the end of its last document still counts in it.
+    // A full shard stays open until the next token, so that it still counts the end of its last document.
     if (!tokens.empty() && progress_.tokens == shard_tokens_) publish();
   }
 }

@@ -16,7 +16,7 @@ namespace essh {
 namespace fs = std::filesystem;
 namespace {
 
-// Text has no zero bytes; UTF-16 and most binary formats do, soon.
+// Text has no zero bytes; UTF-16 and most binary formats have one early.
 bool looks_binary(const fs::path& path) {
   char start[1024];
   const auto stream = open_byte_stream(path);

@@ -17,7 +17,7 @@ namespace {
 
 constexpr std::int32_t kFiller = 0;
 constexpr std::int64_t kMostSymbols = 1 << 24;
-// Keeps these streams apart from others that a run draws from the same seed.
+// Separates these streams from others drawn with the same seed.
 constexpr std::uint64_t kSeedTag = 0x7a5c5eedull << 32;
 
 bool is_mqar(const TaskOptions& o) {
@@ -29,7 +29,7 @@ std::int64_t half(const TaskOptions& o) {
   return (o.length - 1) / 2;
 }
 
-// `count` distinct numbers of [first, first + range), every order alike.
+// `count` distinct numbers of [first, first + range) in random order, all orders equally likely.
 std::vector<std::int32_t> draw_distinct(Rng& rng, std::int64_t first, std::int64_t range, std::int64_t count) {
   std::vector<std::int32_t> pool(static_cast<std::size_t>(range));
   std::iota(pool.begin(), pool.end(), static_cast<std::int32_t>(first));
@@ -39,8 +39,8 @@ std::vector<std::int32_t> draw_distinct(Rng& rng, std::int64_t first, std::int64
   return pool;
 }
 
-// Slots in the order of a weighted draw without replacement. Waiting times that are exponential with the weights as
-// rates end in just that order.
+// A weighted draw of slots without replacement: exponential waiting times with the weights as rates finish in exactly
+// this distribution of orders.
 std::vector<std::int64_t> draw_slots(Rng& rng, std::int64_t slots, double power, std::int64_t count) {
   std::vector<std::pair<double, std::int64_t>> waits(static_cast<std::size_t>(slots));
   for (std::int64_t g = 0; g < slots; ++g) {
@@ -83,7 +83,7 @@ void palindrome(const TaskOptions& o, Rng& rng, std::span<std::int32_t> inputs, 
   for (std::size_t i = 0; i < n; ++i) {
     const auto symbol = static_cast<std::int32_t>(rng.below(static_cast<std::uint64_t>(symbols)));
     inputs[1 + i] = symbol;
-    // In an odd length the last mirror lies one past the end and is only a target.
+    // With an odd length the last mirror is one past the end and serves as a target only.
     const auto mirror = 2 * n + 1 - i;
     if (mirror < inputs.size()) inputs[mirror] = symbol;
     targets[mirror - 1] = symbol;
