@@ -11,7 +11,7 @@ namespace essh {
 namespace {
 
 constexpr std::uint32_t kNone = std::numeric_limits<std::uint32_t>::max();
-// Lists grown for a word longer than this are freed behind it.
+// Buffers grown for a longer word are freed after it.
 constexpr std::size_t kKeptSymbols = 1 << 20;
 
 std::uint64_t pair_key(TokenId left, TokenId right) {
@@ -21,7 +21,7 @@ std::uint64_t pair_key(TokenId left, TokenId right) {
 }  // namespace
 
 Bpe::Bpe(const std::array<TokenId, 256>& byte_ids, std::span<const BpeMerge> merges)
-    // The seed keeps a file from being made so that its pairs collide; no result depends on it.
+    // A random seed prevents files crafted to make pairs collide; no result depends on it.
     : byte_ids_(byte_ids), no_merges_(merges.empty()), seed_(std::random_device{}()) {
   const std::size_t slots = std::bit_ceil(std::max<std::size_t>(16, merges.size() * 2));
   shift_ = 64 - std::countr_zero(slots);
@@ -66,7 +66,7 @@ void Bpe::encode(std::string_view word, BpeScratch& scratch, std::vector<TokenId
 
 void Bpe::encode_short(std::string_view word, std::vector<TokenId>& ids) const {
   std::array<TokenId, kShortWord> symbols;
-  std::array<std::uint32_t, kShortWord> ranks;  // of the pair that starts here
+  std::array<std::uint32_t, kShortWord> ranks;  // rank of the pair starting here
   std::array<TokenId, kShortWord> results;
   std::size_t count = 0;
   for (const char c : word) {
@@ -115,8 +115,8 @@ void Bpe::encode_long(std::string_view word, BpeScratch& scratch, std::vector<To
     previous[i] = i > 0 ? i - 1 : kNone;
   }
 
-  // Candidates as rank << 32 | place, so that order is rank, then place. The first ones are sorted once, which costs
-  // little for a long run of one character; only later ones go through the heap. Stale ones are recognised by their
+  // Candidates are rank << 32 | position, so they sort by rank, then position. The initial ones are sorted once, which
+  // is cheap for a long repetition of one character; only later ones use the heap. A stale candidate is detected by its
   // rank.
   sorted.clear();
   heap.clear();

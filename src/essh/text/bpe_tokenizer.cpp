@@ -133,7 +133,7 @@ BpeTokenizer::BpeTokenizer(BpeSpec spec, const std::string& place)
     }
   }
   for (const AddedToken& token : spec_.added) {
-    // In the vocabulary the same text is written with stand-ins for bytes; there it must have the same id.
+    // The vocabulary may contain the same text, in the byte alphabet; its id must then be the same.
     const auto written = from_byte_alphabet(token.content);
     const auto other = written ? words_.find(*written) : words_.end();
     Known& known = tokens_[static_cast<std::size_t>(token.id)];

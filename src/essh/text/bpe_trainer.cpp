@@ -29,12 +29,12 @@ struct PairKeyHash {
 struct Candidate {
   std::uint64_t count;
   PairKey pair;
-  // The heap gives the greatest: more often first, then the lower ids.
+  // The heap's top: the highest count, then the lowest ids.
   bool operator<(const Candidate& other) const { return std::tie(count, other.pair) < std::tie(other.count, pair); }
 };
 
-// The words as symbols, and where each pair of neighbours is. Counts are exact; lists of words may name words that have
-// lost the pair, and the heap may hold counts that have sunk since: both are found out when they come up.
+// The words as symbols, and the words that contain each pair. Counts are exact. Lists of words may name words that have
+// lost the pair, and the heap may hold outdated, higher counts: both are checked on use.
 class Merger {
  public:
   Merger(const WordCounts& words, const std::array<TokenId, 256>& byte_ids) {
@@ -53,7 +53,7 @@ class Merger {
     queue_gained();
   }
 
-  // The pair to merge next, or one with count 0 when none is left.
+  // The pair to merge next; count 0 if none is left.
   Candidate best() {
     while (!heap_.empty()) {
       const Candidate top = heap_.top();
@@ -194,7 +194,7 @@ BpeSpec train_bpe(const WordCounts& words, const BpeTrainingOptions& options) {
     const auto right = static_cast<TokenId>(best.pair & 0xFFFFFFFF);
     std::string bytes =
         spec.vocab[static_cast<std::size_t>(left)].bytes + spec.vocab[static_cast<std::size_t>(right)].bytes;
-    // Two ways to put a token together are two merges with one result.
+    // Two merges may produce the same token.
     const auto known = ids.find(bytes);
     const TokenId result = known != ids.end() ? known->second : add({std::move(bytes), true, false});
     spec.merges.push_back({left, right, result});

@@ -9,10 +9,10 @@ namespace essh {
 namespace {
 
 constexpr std::size_t kLongestBlock = 8 << 20;
-// A round of counting; rare words are forgotten between rounds only, so its size is part of the result.
+// Bytes per round of counting. Rare words are dropped only between rounds, so this size affects the result.
 constexpr std::size_t kRoundBytes = 16 << 20;
 constexpr std::size_t kRoundBlocks = 4096;
-// Each merge walks the words it is in from end to end, so that words without end (DNA, base64) are counted in pieces.
+// Each merge scans its words from end to end, so very long words (DNA, base64) are counted in pieces.
 constexpr std::size_t kLongestWord = 4096;
 
 AddedTokenFinder special_finder(const std::vector<std::string>& contents) {
@@ -50,8 +50,8 @@ void BpeWordCounter::add_text(std::string_view text) {
   add_block(std::string(text));
 }
 
-// The last place where both patterns always end a word: behind a letter and before a space or newline, outside any
-// special token. The end, at a character's border, if there is none.
+// The last position where both patterns always end a word: after a letter and before a space or newline, outside
+// special tokens. If there is none, the end, moved to a character boundary.
 std::size_t BpeWordCounter::safe_cut(std::string_view text) const {
   const auto splits_special = [&](std::size_t cut) {
     for (const std::string& special : special_) {

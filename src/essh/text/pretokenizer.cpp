@@ -13,7 +13,7 @@ struct Piece {
   bool match;
 };
 
-// Joins matches to their neighbours as the behavior says; the flag is then no longer meaningful.
+// Joins matches to their neighbours according to the behavior; the match flag is meaningless afterwards.
 std::vector<Piece> join(const std::vector<Piece>& pieces, SplitBehavior behavior) {
   std::vector<Piece> joined;
   bool previous = false;
@@ -61,7 +61,7 @@ PreTokenizer::PreTokenizer(const std::vector<PreTokenizerStep>& steps, const std
   if (last.add_prefix_space) return;
   if (steps.size() == 1 && last.use_regex) plan_ = Plan::Gpt2;
   if (steps.size() == 2 && !last.use_regex) {
-    // These patterns match everything, so that removing the gaps and isolating the matches are the same.
+    // These patterns match everything, so removing the gaps equals isolating the matches.
     const auto* split = std::get_if<SplitStep>(&steps.front());
     const bool whole = split != nullptr && (split->behavior == SplitBehavior::Isolated ||
                                             (split->behavior == SplitBehavior::Removed && split->invert));

@@ -19,7 +19,7 @@ namespace essh {
 namespace {
 
 constexpr std::size_t kLongestPattern = 16384;
-// Steps of one match; a sane pattern needs a few per character of the word it finds.
+// Match steps allowed; a sane pattern needs a few per character of the word.
 constexpr std::uint32_t kMatchLimit = 20'000'000;
 constexpr std::uint32_t kDepthLimit = 1'000'000;
 constexpr std::uint32_t kHeapLimitKilobytes = 65536;
@@ -74,7 +74,7 @@ struct RegexSplitter::Code {
       if (count == PCRE2_ERROR_NOMATCH) return;
       if (count < 0) fail(ErrorKind::BadFile, "{}: the pattern fails on this text: {}", place, message_of(count));
       const PCRE2_SIZE* range = pcre2_get_ovector_pointer(state.data);
-      // \K can set the start before the search or behind the end.
+      // \K can set the start before the search position or after the end.
       const std::size_t begin = std::max(range[0], at);
       const std::size_t end = std::max(range[1], begin);
       if (begin == end) {
@@ -109,7 +109,7 @@ RegexSplitter::RegexSplitter(std::string_view pattern, bool literal, std::string
     fail(ErrorKind::BadFile, "{}: the pattern is not a regular expression: {} at byte {}", place, message_of(error),
          offset);
   }
-  // Where the machine has no compiler for patterns, the interpreter does the same, slower.
+  // Without JIT support on this machine the interpreter gives the same result, slower.
   pcre2_jit_compile(code_->code, PCRE2_JIT_COMPLETE);
   code_->place = std::move(place);
 }

@@ -44,7 +44,7 @@ inline bool is_newline(char c) {
   return c == '\n' || c == '\r';
 }
 
-// \s+(?!\S)|\s+ : a run of spaces leaves its last one to the word behind it.
+// \s+(?!\S)|\s+ : the last of several spaces goes with the following word.
 std::size_t space_end(std::string_view text, std::size_t begin, std::size_t run) {
   if (run == text.size()) return run;
   const std::size_t last = utf8_previous(text, run);
@@ -61,7 +61,7 @@ std::size_t contraction(std::string_view text, std::size_t begin) {
   return (second == 'r' && third == 'e') || (second == 'v' && third == 'e') || (second == 'l' && third == 'l') ? 3 : 0;
 }
 
-// The same whatever the case; U+017F, the long s, folds to s.
+// The same, ignoring case; U+017F, the long s, folds to s.
 std::size_t contraction_of_any_case(std::string_view text, std::size_t begin) {
   if (text.substr(begin + 1, 2) == "\xC5\xBF") return 3;
   char folded[3];

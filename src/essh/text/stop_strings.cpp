@@ -18,7 +18,7 @@ std::string StopStrings::add(std::string_view piece) {
     found_ = true;
     return held_.substr(0, end);
   }
-  // The longest end of the text that begins one of the strings stays.
+  // Holds back the longest suffix that is a prefix of a stop string.
   std::size_t kept = 0;
   for (const auto& string : strings_) {
     for (std::size_t size = std::min(string.size() - 1, held_.size()); size > kept; --size) {

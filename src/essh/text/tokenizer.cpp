@@ -36,7 +36,7 @@ std::unique_ptr<Tokenizer> read_tokenizer_file(const fs::path& path) {
        place);
 }
 
-// tokenizer_config.json gives the ends of text by name: "eos_token": "</s>", or an object with that "content".
+// tokenizer_config.json names the special tokens: "eos_token": "</s>", or an object with that "content".
 std::optional<std::string> token_name(const Json& config, const char* key) {
   const auto found = config.find(key);
   if (found == config.end()) return std::nullopt;

@@ -35,7 +35,7 @@ std::optional<AddedTokenFinder::Match> AddedTokenFinder::find(std::string_view t
   const bool one_start = start_list_.size() == 1;
   for (std::size_t at = from; at < text.size(); ++at) {
     if (one_start) {
-      // Most vocabularies have only "<|...|>": the search then runs at the speed of memory.
+      // Most vocabularies have only "<|...|>": memchr then searches at memory speed.
       const void* found = std::memchr(text.data() + at, start_list_.front(), text.size() - at);
       if (found == nullptr) return std::nullopt;
       at = static_cast<std::size_t>(static_cast<const char*>(found) - text.data());
@@ -48,7 +48,7 @@ std::optional<AddedTokenFinder::Match> AddedTokenFinder::find(std::string_view t
 }
 
 const AddedToken* AddedTokenFinder::longest_at(std::string_view text, std::size_t begin) const {
-  // Narrows the sorted list to the contents that share one more byte with the text, again and again.
+  // Narrows the sorted list, byte by byte, to the contents that match the text.
   auto low = tokens_.begin();
   auto high = tokens_.end();
   const AddedToken* longest = nullptr;

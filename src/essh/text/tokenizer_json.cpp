@@ -15,7 +15,7 @@ namespace {
 
 constexpr JsonLimits kLimits{.bytes = 64u << 20, .depth = 32, .values = 8u << 20};
 
-// One object of the file, with the typed access that names what is wrong.
+// One object of the file; typed access whose errors name the place.
 class Part {
  public:
   Part(const Json& value, std::string place) : value_(value), place_(std::move(place)) {
@@ -23,7 +23,7 @@ class Part {
   }
 
   const std::string& place() const { return place_; }
-  // The value of a key; null stands for one that is absent.
+  // The value of a key; null if absent.
   const Json& at(const char* key) const {
     static const Json kNull;
     const auto found = value_.find(key);
@@ -175,7 +175,7 @@ void read_post_processor(const Part& root, BpeSpec& spec) {
   bool seen = false;
   for (const Part& part : components(root.at("post_processor"), "processors", root.name("post_processor"))) {
     const std::string type = part.type();
-    // As a post-processor, ByteLevel only moves offsets, which we do not give.
+    // As a post-processor, ByteLevel only changes offsets, which we do not return.
     if (type == "ByteLevel") continue;
     if (type != "TemplateProcessing" || seen)
       unsupported(part, "supported are \"ByteLevel\" and one \"TemplateProcessing\"");
@@ -318,7 +318,7 @@ std::unique_ptr<Tokenizer> read_tokenizer_json(std::string_view text, const std:
   if (!file.is_object()) fail(ErrorKind::BadFile, "{}: expected a JSON object", place);
   const Part root(file, place + ": tokenizer");
   const Part model = root.object("model");
-  // Files of the first years have no type; they have merges instead.
+  // Old files have no type; they have merges.
   const std::string type = model.at("type").is_null() && !model.at("merges").is_null() ? "BPE" : model.type();
   if (type == "WordLevel" && is_nucleotide_json(file)) return make_nucleotide_tokenizer();
   if (type != "BPE") unsupported(model, "only byte-level \"BPE\" models are");
@@ -356,7 +356,7 @@ std::string write_tokenizer_json(const BpeSpec& spec) {
   for (const PreTokenizerStep& step : spec.steps) steps.push_back(step_json(step));
   const Json pre_tokenizer = steps.size() == 1 ? steps.front() : Json{{"type", "Sequence"}, {"pretokenizers", steps}};
 
-  // The vocabulary is written line by line: as one Json value its insertion would be quadratic.
+  // The vocabulary is written line by line: insertion into one Json object would be quadratic.
   std::string text = "{\n  \"version\": \"1.0\",\n  \"truncation\": null,\n  \"padding\": null,\n";
   text += fmt::format("  \"added_tokens\": {},\n  \"normalizer\": null,\n", to_text(added));
   text += fmt::format("  \"pre_tokenizer\": {},\n", to_text(pre_tokenizer));

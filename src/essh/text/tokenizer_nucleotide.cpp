@@ -19,7 +19,7 @@ constexpr TokenId kUnknown = 6;
 constexpr TokenId kFirstBase = 7;
 constexpr TokenId kSkip = -1;
 
-// Which token a letter stands for, as groups; what is in none is unknown.
+// Letters of each token; all other letters are unknown.
 constexpr std::array<std::pair<std::string_view, TokenId>, 5> kLetters = {
     {{"Aa", 7}, {"Cc", 8}, {"Gg", 9}, {"TtUu", 10}, {"NnRrYySsWwKkMmBbDdHhVv", 11}}};
 
@@ -38,7 +38,7 @@ Json replacement(std::string_view regex, std::string_view content) {
   return {{"type", "Replace"}, {"pattern", {{"Regex", regex}}}, {"content", content}};
 }
 
-// The same rules in the terms of Hugging Face: replace letters, drop spaces, then every character is a word.
+// The same rules for Hugging Face: replace letters, drop spaces, split into characters.
 Json nucleotide_json() {
   Json added = Json::array();
   Json vocab = Json::object();

@@ -15,7 +15,7 @@ namespace {
 
 constexpr std::size_t kMaxTokenBytes = 1024;
 
-// Calls line(std::string_view, number) for each line, counted from 1, without its end; empty lines are left out.
+// Calls line(std::string_view, number) for each non-empty line, numbered from 1, without its line break.
 template <class Line>
 void for_each_line(std::string_view text, Line&& line) {
   std::size_t number = 0;
@@ -107,8 +107,8 @@ struct Preset {
 };
 constexpr Preset kPresets[] = {{50256, become_gpt2}, {128000, become_llama3}};
 
-// tiktoken joins the neighbours whose bytes together have the lowest rank. As merges: every way to cut a token into two
-// tokens, by the rank of the token, then of the parts, which is the order Hugging Face's conversion gives them.
+// tiktoken joins the adjacent tokens whose concatenation has the lowest rank. As merges: every split of a token into
+// two tokens, sorted by the rank of the token, then of the two halves, the order of Hugging Face's conversion.
 std::vector<BpeMerge> merges_of_ranks(const std::vector<VocabEntry>& vocab) {
   std::unordered_map<std::string_view, TokenId> ids;
   ids.reserve(vocab.size());

@@ -5,7 +5,7 @@
 namespace essh {
 namespace {
 
-// What may follow a lead byte: the range of the second byte (Unicode 15, table 3-7); later ones are 80..BF.
+// Valid second bytes after a lead byte (Unicode 15, table 3-7); further bytes are 80..BF.
 struct Lead {
   std::uint8_t length;
   std::uint8_t low;
