@@ -52,9 +52,9 @@ std::string write_remedy() {
   return errno == EFBIG ? "raise the limit on the size of files (ulimit -f)" : "free some space and try again";
 }
 
-// The path after its links, which need not lead to a file that exists.
+// Resolves symbolic links; the target need not exist.
 fs::path followed(fs::path path) {
-  constexpr int kMostLinks = 40;  // as the kernel
+  constexpr int kMostLinks = 40;  // the kernel's limit
   std::error_code failed;
   for (int i = 0; i < kMostLinks; ++i) {
     if (!fs::is_symlink(fs::symlink_status(path, failed))) return path;
@@ -65,8 +65,8 @@ fs::path followed(fs::path path) {
   fail(ErrorKind::BadFile, "{}: too many links", path.string());
 }
 
-// N of a path that stands for a descriptor of this process, such as /dev/stdout or /dev/fd/3; else -1. Its file is
-// written where the descriptor stands, as a shell's redirection means it.
+// N if the path names a descriptor of this process, such as /dev/stdout or /dev/fd/3; else -1. Writing continues at the
+// descriptor's position, like a shell's redirection.
 int own_descriptor(const fs::path& path) {
   std::error_code failed;
   const auto own = fs::canonical("/proc/self/fd", failed);
@@ -88,7 +88,7 @@ int own_descriptor(const fs::path& path) {
 
 }  // namespace
 
-// O_NONBLOCK: opening a pipe must not wait for its writer before the pipe is refused.
+// O_NONBLOCK: opening a pipe must not block before the pipe is refused.
 InputFile::InputFile(const fs::path& path)
     : path_(path), descriptor_(open_or_fail(path, O_RDONLY | O_NONBLOCK, "reading")) {
   size_ = regular_size(descriptor_, path_);
@@ -128,7 +128,7 @@ DurableFile::DurableFile(const fs::path& target) : name_(target.string()) {
     return;
   }
   place_ = followed(target);
-  // A rename would also replace a file that its owner has protected.
+  // A rename would also replace a write-protected file.
   if (exists && ::access(place_->c_str(), W_OK) != 0)
     fail(ErrorKind::BadFile, "{}: cannot open for writing: {}", name_, reason());
   temporary_.emplace(*place_);
@@ -138,7 +138,7 @@ DurableFile::DurableFile(const fs::path& target) : name_(target.string()) {
   }
   mark_in_use(descriptor_);
   if (exists) {
-    // As far as this user may.
+    // Best effort: this user may lack the permission.
     if (::fchown(descriptor_, status.st_uid, status.st_gid) != 0) errno = 0;
     if (::fchmod(descriptor_, status.st_mode & 07777) != 0) errno = 0;
   }

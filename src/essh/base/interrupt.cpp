@@ -12,7 +12,7 @@ volatile std::sig_atomic_t interrupted = 0;
 const char* message = nullptr;
 std::size_t message_size = 0;
 
-// Only what a signal handler may call.
+// Async-signal-safe calls only.
 void note(int signal) {
   const int before = errno;
   interrupted = 1;

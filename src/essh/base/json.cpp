@@ -242,7 +242,7 @@ std::ostream& operator<<(std::ostream& out, const Json& value) {
   return out << to_text(value);
 }
 
-// Numbers and strings are written as nlohmann's library writes them.
+// Writes numbers and strings like nlohmann's library.
 class JsonWriter {
  public:
   explicit JsonWriter(int indent) : indent_(indent) {}
@@ -330,7 +330,7 @@ std::string to_text(const Json& value, int indent) {
 
 namespace {
 
-// nlohmann's events to ours.
+// Forwards nlohmann's events to ours.
 class Adapter : public nlohmann::json_sax<nlohmann::json> {
  public:
   explicit Adapter(JsonEvents& events) : events_(events) {}
@@ -356,7 +356,7 @@ class Adapter : public nlohmann::json_sax<nlohmann::json> {
   JsonEvents& events_;
 };
 
-// Builds the value while it checks: nothing is copied, so depth never meets the stack.
+// Builds the value while checking it. Nothing is copied or recursive, so depth cannot overflow the stack.
 class GuardedReader : public JsonEvents {
  public:
   GuardedReader(Json& root, std::string_view place, JsonLimits limits) : root_(root), place_(place), limits_(limits) {}
@@ -407,7 +407,7 @@ class GuardedReader : public JsonEvents {
   std::string_view place_;
   JsonLimits limits_;
   std::vector<std::unordered_set<std::string>> keys_;
-  std::vector<Json*> open_;  // the objects and arrays around the next value; their owners do not grow meanwhile
+  std::vector<Json*> open_;  // enclosing objects and arrays of the next value; their addresses are stable
   std::string key_;
   std::uint64_t values_ = 0;
 };
@@ -422,7 +422,7 @@ void parse_json_events(std::string_view text, JsonEvents& events) {
 Json parse_json(std::string_view text, std::string_view place, JsonLimits limits) {
   if (text.size() > limits.bytes)
     fail(ErrorKind::BadFile, "{}: {} bytes of JSON, the limit is {}", place, text.size(), limits.bytes);
-  // The parser takes a NUL for the end of the text, whatever follows it.
+  // The parser takes a NUL for the end of the text and ignores what follows.
   if (const auto nul = text.find('\0'); nul != std::string_view::npos) {
     fail(ErrorKind::BadFile, "{}: not valid JSON at byte {}", place, nul + 1);
   }

@@ -18,7 +18,7 @@ Level level() {
 
 void write(Level level, std::string_view prefix, std::string_view message) {
   if (level > current_level.load()) return;
-  // One call, so that lines of several threads do not mix. Nobody can be told that standard error is lost.
+  // One call, so that lines of several threads do not mix. A failure has nowhere to be reported.
   const auto line = fmt::format("{}{}\n", prefix, message);
   std::fwrite(line.data(), 1, line.size(), stderr);
   std::fflush(stderr);

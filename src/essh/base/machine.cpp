@@ -17,7 +17,7 @@ namespace {
 
 struct KnownFeature {
   const char* name;
-  const char* flag;  // as the kernel writes it
+  const char* flag;  // the kernel's name
 };
 constexpr std::array kX86Features{
     KnownFeature{"AVX2", "avx2"},
@@ -36,7 +36,7 @@ constexpr std::array kArmFeatures{
     KnownFeature{"SVE2", "sve2"},
 };
 
-// The kernel gives no names of ARM cores; these are the ones of servers and small boards.
+// The kernel does not name ARM cores; these are common in servers and small boards.
 constexpr std::array<std::pair<const char*, const char*>, 10> kArmParts{{{"0xd03", "ARM Cortex-A53"},
                                                                          {"0xd08", "ARM Cortex-A72"},
                                                                          {"0xd0b", "ARM Cortex-A76"},
@@ -54,7 +54,7 @@ std::string_view trimmed(std::string_view text) {
   return text.substr(first, text.find_last_not_of(" \t\n") - first + 1);
 }
 
-// The value of the first line "key : value", empty when there is none.
+// The value of the first "key : value" line, or empty.
 std::string_view value_of(std::string_view text, std::string_view key) {
   while (!text.empty()) {
     const auto line = text.substr(0, text.find('\n'));
@@ -82,7 +82,7 @@ std::optional<std::uint64_t> leading_number(std::string_view text) {
   return value;
 }
 
-// Files of /proc and /sys have no size, so they are read to their end, up to a bound.
+// Files of /proc and /sys report no size: read to the end, up to a limit.
 std::string system_text(const std::filesystem::path& path) {
   constexpr std::size_t kLimit = 8u << 20;
   std::string text;

@@ -18,7 +18,7 @@
 
 namespace essh {
 
-// An entry of the list that the signal handler searches. Entries stay in the list and are used again.
+// An entry of the list that the signal handler searches. Entries are never freed, only reused.
 struct Mapping {
   std::atomic<std::uintptr_t> begin{0};  // 0: unused
   std::atomic<std::size_t> size{0};
@@ -42,7 +42,7 @@ void on_bus_error(int, siginfo_t* info, void*) {
     remove_guarded_temporaries();
     ::_exit(exit_code(ErrorKind::BadFile));
   }
-  // Not of a mapped file: the faulting instruction runs again, under the handler from before.
+  // Not in a mapped file: the faulting instruction runs again under the previous handler.
   ::sigaction(SIGBUS, &before, nullptr);
 }
 

@@ -9,7 +9,7 @@ namespace {
 
 void end_by(int number) {
   remove_guarded_temporaries();
-  // Arrives when this handler returns. Reset here: whoever puts this handler back may do so without SA_RESETHAND.
+  // Delivered when this handler returns. Reset explicitly: code that restores this handler may omit SA_RESETHAND.
   ::signal(number, SIG_DFL);
   ::raise(number);
 }
@@ -23,7 +23,7 @@ void install_signal_handlers() {
   for (const int number : {SIGINT, SIGTERM, SIGHUP}) {
     struct sigaction before {};
     ::sigaction(number, nullptr, &before);
-    if (before.sa_handler == SIG_IGN) continue;  // as nohup wants it
+    if (before.sa_handler == SIG_IGN) continue;  // keep nohup's choice
     struct sigaction action {};
     action.sa_handler = end_by;
     ::sigaction(number, &action, nullptr);

@@ -26,8 +26,8 @@ namespace {
 
 constexpr std::string_view kMark = ".tmp-";
 
-// Paths for the signal handler, which may neither lock nor allocate. With all places taken a path goes unguarded, and
-// is removed as a left-over by the next writer of its target.
+// Paths for the signal handler, which may neither lock nor allocate. If all slots are taken, a path is not guarded; the
+// next writer of its target removes the leftover.
 struct Guarded {
   enum State { Free, Claimed, Set };
   std::atomic<int> state{Free};
@@ -48,7 +48,7 @@ int guard(const std::string& path) {
   return -1;
 }
 
-// As the kernel writes directory entries; readdir() allocates, so that a signal handler may not call it.
+// The kernel's directory entry: a signal handler may not call readdir(), which allocates.
 struct KernelEntry {
   std::uint64_t inode;
   std::int64_t offset;
@@ -57,7 +57,7 @@ struct KernelEntry {
   char name[1];
 };
 
-// Removes what a descriptor's folder holds, three folders deep: ours are flat or nearly so.
+// Removes the contents of a folder, three levels deep: ours are nearly flat.
 void remove_contents(int folder, int depth) {
   alignas(KernelEntry) char buffer[4096];
   for (long got; (got = ::syscall(SYS_getdents64, folder, buffer, sizeof buffer)) > 0;) {
@@ -86,7 +86,7 @@ std::optional<pid_t> process_of(std::string_view name) {
   return process;
 }
 
-// A process of another machine is not seen by kill(), but its lock is.
+// kill() cannot see a process on another machine, but its lock is visible.
 bool is_in_use(const fs::path& path) {
   const int descriptor = ::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_NOFOLLOW | O_CLOEXEC);
   if (descriptor < 0) return errno != ENOENT;
@@ -140,7 +140,7 @@ void remove_leftovers(const fs::path& folder, std::string_view target) {
 }
 
 void mark_in_use(int descriptor) {
-  // Where the file system has no locks, the number of the process in the name must do.
+  // If the file system has no locks, the process id in the name must do.
   ::flock(descriptor, LOCK_EX | LOCK_NB);
 }
 

@@ -27,13 +27,13 @@ void pause_core() {
 }
 }  // namespace
 
-// A round of work has one part for each thread. A worker takes its own part, always the same rows while the machine is
-// ours; the caller takes its own first and then those that nobody has begun, so that it never waits for a worker that
-// has no core. Who does a part changes nothing in what is done.
+// A round of work has one task per thread. A worker takes its own task, which covers the same rows every round unless
+// the machine is busy. The caller takes its own first, then those not yet begun, so that it never waits for a worker
+// without a core. The result does not depend on who runs a task.
 struct ThreadPool::Team {
   struct alignas(64) Worker {
     std::thread thread;
-    std::atomic<std::uint64_t> taken{0};  // the last round whose part was taken
+    std::atomic<std::uint64_t> taken{0};  // last round whose task was taken
   };
   std::vector<Worker> workers;
   std::mutex mutex;
@@ -56,7 +56,7 @@ struct ThreadPool::Team {
     }
   }
 
-  // A round ends when all its parts are done, so the part of a round that is over has been taken.
+  // A round ends when all its tasks are done, so tasks of earlier rounds are always taken.
   static bool take(Worker& worker, std::uint64_t now) {
     auto last = worker.taken.load(std::memory_order_relaxed);
     return last < now && worker.taken.compare_exchange_strong(last, now, std::memory_order_acq_rel);

@@ -30,7 +30,7 @@ bool has_control_character(std::string_view text) {
   for (std::size_t i = 0; i < text.size(); ++i) {
     const auto c = static_cast<unsigned char>(text[i]);
     if (c < 0x20 || c == 0x7f) return true;
-    // UTF-8 writes C1 as C2 80 to C2 9F.
+    // In UTF-8 the C1 controls are C2 80 to C2 9F.
     if (c == 0xc2 && i + 1 < text.size() && static_cast<unsigned char>(text[i + 1]) < 0xa0) return true;
   }
   return false;
