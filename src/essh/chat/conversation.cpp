@@ -8,7 +8,7 @@ namespace essh::chat {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-// Between two of these a long text can be stopped.
+// Prompt tokens between two checks for a stop.
 constexpr std::size_t kPiece = 512;
 
 double seconds_since(Clock::time_point start) {
@@ -21,7 +21,7 @@ std::optional<serve::ChatTemplate> find_template(const std::string& name, const 
                                                  const Tokenizer& tokenizer) {
   if (name == "none") return std::nullopt;
   const auto chat = serve::choose_chat_template(name, folder, tokenizer);
-  // The choice falls back on ChatML; a tokenizer without its markers was never shown a conversation.
+  // "auto" falls back on ChatML; a tokenizer without its markers was not trained on conversations.
   if (name == "auto" && !tokenizer.token_id(serve::end_of_turn(chat))) return std::nullopt;
   return chat;
 }
@@ -139,7 +139,7 @@ Turn Conversation::say(const std::string& message, const std::function<void(cons
     ++turn.drawn;
     tokens_.push_back(token);
     sampler_.see(token);
-    // A vocabulary padded beyond the tokenizer's has ids that stand for nothing.
+    // A padded vocabulary has ids that the tokenizer does not know.
     if (token < tokenizer_.vocab_size()) speak(stops.add(decoder.add(token)));
     if (stops.found()) {
       turn.ending = Ending::Finished;

@@ -14,46 +14,47 @@ namespace essh::chat {
 
 struct ConversationOptions {
   SamplingOptions sampling = {};
-  std::int64_t max_tokens = 256;  // of one answer
+  std::int64_t max_tokens = 256;  // per answer
 };
 
 enum class Ending { Finished, Length, Stopped };
 
-// What one message led to.
+// Result of one message.
 struct Turn {
-  std::string text = {};                  // of the answer
-  std::int64_t read = 0;                  // tokens taken in before the first was drawn
+  std::string text = {};                  // the answer
+  std::int64_t read = 0;                  // tokens processed before the first one was drawn
   std::int64_t drawn = 0;                 // tokens of the answer
-  double first_seconds = 0, seconds = 0;  // until the first token was drawn; from there to the last
+  double first_seconds = 0, seconds = 0;  // until the first token; from the first to the last
   Ending ending = Ending::Finished;
 };
 
-// A conversation with one model at one capacity at a time. The state stays between turns, so that each turn takes in
-// new tokens only; after a change of the tier the next turn takes in all.
+// A conversation with one model, at one tier at a time. The state persists between turns, so that each turn processes
+// new tokens only; after a change of the tier the next turn processes all tokens.
 class Conversation {
  public:
-  // Engine and tokenizer outlive it. Without a template messages are pieces of one text that the model continues.
+  // `engine` and `tokenizer` must outlive the conversation. Without a template, messages are pieces of one text that
+  // the model continues.
   Conversation(Engine& engine, const Tokenizer& tokenizer, std::optional<serve::ChatTemplate> chat, Tier tier,
                ConversationOptions options);
 
   const Tier& tier() const { return tier_; }
   void set_tier(Tier tier);
-  // Starts over with another system message.
+  // Restarts with another system message.
   void set_system(std::string text);
-  // Starts over.
+  // Restarts.
   void reset();
 
-  // `show` gets the answer piece by piece, in whole characters. `stop` is asked between tokens, and between pieces of
-  // what is read; a stopped answer stays part of the conversation.
+  // Passes the answer to `show` piece by piece, in whole characters. Polls `stop` between tokens and between pieces of
+  // the prompt; a stopped answer stays in the conversation.
   Turn say(const std::string& message, const std::function<void(const std::string&)>& show,
            const std::function<bool()>& stop);
 
-  // All that was said, the system message first.
+  // All messages, the system message first.
   std::vector<serve::ChatMessage> messages() const;
 
  private:
   void append(const std::string& message);
-  // Takes in what is not yet part of the state. False if stopped.
+  // Processes the tokens that are not in the state yet. False if stopped.
   bool feed(const std::function<bool()>& stop);
 
   Engine& engine_;
@@ -65,12 +66,12 @@ class Conversation {
   std::unique_ptr<Session> session_;
   std::string system_;
   std::vector<serve::ChatMessage> messages_;
-  std::vector<TokenId> tokens_;  // of the whole conversation
+  std::vector<TokenId> tokens_;  // the whole conversation
   bool open_answer_ = false;     // the last answer has no end-of-turn marker yet
 };
 
-// The template of the folder or the one whose markers the tokenizer has; none: the model knows no conversations.
-// `name` is auto, chatml, llama3 or none.
+// The template of the folder, or the one whose markers the tokenizer has; none if the model was not trained on
+// conversations. `name` is auto, chatml, llama3 or none.
 std::optional<serve::ChatTemplate> find_template(const std::string& name, const std::filesystem::path& folder,
                                                  const Tokenizer& tokenizer);
 

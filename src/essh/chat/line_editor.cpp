@@ -20,7 +20,7 @@ constexpr char kEscape = '\x1b';
 constexpr std::string_view kPasteEnd = "\x1b[201~";
 constexpr std::uint64_t kMostBytes = 4u << 20;
 
-// A line of the file: line breaks and backslashes are written as two characters.
+// One line of the history file: line breaks and backslashes are escaped.
 std::string packed(std::string_view line) {
   std::string out;
   for (const char c : line) out += c == '\n' ? "\\n" : c == '\\' ? "\\\\" : std::string(1, c);
@@ -40,7 +40,7 @@ std::string unpacked(std::string_view line) {
 struct Range {
   char32_t first, last;
 };
-// Marks that stand on the character before them, and joiners.
+// Combining marks and joiners.
 constexpr std::array<Range, 12> kNarrow = {{{0x300, 0x36f},
                                             {0x483, 0x489},
                                             {0x591, 0x5bd},
@@ -151,7 +151,7 @@ std::string LineEditor::take() {
   return std::exchange(text_, {});
 }
 
-// A mark goes with the character that it stands on.
+// Combining marks move with their base character.
 std::size_t LineEditor::left(std::size_t at) const {
   while (at > 0) {
     at = utf8_previous(text_, at);
@@ -189,7 +189,7 @@ void LineEditor::erase(std::size_t begin, std::size_t end, bool keep) {
   cursor_ = begin;
 }
 
-// Up and down: the line being typed is kept at the end.
+// Up and down; the line being typed is kept at the end.
 void LineEditor::recall(int step) {
   const auto& lines = history_.lines();
   if ((step < 0 && place_ == 0) || (step > 0 && place_ == lines.size())) return;
@@ -287,7 +287,7 @@ void LineEditor::escape(std::string_view sequence) {
 std::string LineEditor::draw(int columns) const {
   const int before = columns_of(prompt_);
   const int room = std::max(4, columns - before - 1);
-  // Scrolled so far that the cursor is inside.
+  // Scrolls until the cursor is visible.
   std::size_t begin = 0;
   while (columns_of(std::string_view(text_).substr(begin, cursor_ - begin)) > room) begin = right(begin);
   std::string shown;

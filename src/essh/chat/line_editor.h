@@ -6,16 +6,16 @@
 
 namespace essh::chat {
 
-// Lines of before, oldest first.
+// Previous lines, oldest first.
 class History {
  public:
-  // Kept in memory only.
+  // In memory only.
   History() = default;
-  // Reads the file and appends to it; it belongs to the user alone (mode 0600). A file that cannot be used is passed
-  // over: a conversation is worth more than its history.
+  // Reads the file and appends to it, mode 0600. A file that cannot be used is ignored: chatting matters more than its
+  // history.
   explicit History(std::filesystem::path file);
 
-  // Not an empty line, nor the last one again.
+  // Ignores empty lines and repetitions of the last line.
   void add(const std::string& line);
   const std::vector<std::string>& lines() const { return lines_; }
 
@@ -26,27 +26,27 @@ class History {
   std::vector<std::string> lines_;
 };
 
-// Where the history of `essh chat` lies: $XDG_STATE_HOME/essh/chat_history, or in ~/.local/state; empty without a home.
+// Path of the history of `essh chat`: $XDG_STATE_HOME/essh/chat_history, or under ~/.local/state; empty without a home.
 std::filesystem::path history_file();
 
-// Columns of a terminal that the text takes: 2 for East Asian wide characters and emoji, 0 for combining ones.
+// Terminal columns of the text: 2 for East Asian wide characters and emoji, 0 for combining ones.
 int columns_of(std::string_view text);
 
-// A line being typed, and the keys of readline. It knows no terminal: bytes come in, a drawing comes out.
+// A line editor with readline's keys. Independent of the terminal: bytes in, escape codes out.
 class LineEditor {
  public:
   enum class Event { None, Line, Cancelled, End };
 
-  // The history outlives it.
+  // `history` must outlive the editor.
   LineEditor(std::string prompt, History& history);
 
-  // A byte as the terminal sends it in raw mode.
+  // One byte from a terminal in raw mode.
   Event key(unsigned char byte);
   const std::string& text() const { return text_; }
   std::size_t cursor() const { return cursor_; }
-  // The line after Event::Line; the editor is empty then.
+  // The line after Event::Line; empties the editor.
   std::string take();
-  // Escape codes that draw prompt, line and cursor into one row of so many columns.
+  // Escape codes that draw prompt, line and cursor in one row of `columns`.
   std::string draw(int columns) const;
 
  private:
@@ -64,7 +64,7 @@ class LineEditor {
   History& history_;
   std::string text_, held_, sequence_, killed_, draft_;
   std::size_t cursor_ = 0;
-  std::size_t place_;  // in the history; its size: the line being typed
+  std::size_t place_;  // index in the history; its size means the line being typed
   bool pasting_ = false;
 };
 
