@@ -10,9 +10,9 @@ namespace essh {
 namespace {
 
 constexpr int kDepth = 16;
-constexpr int kNodes = 20'000;  // aliases counted as often as they are used
+constexpr int kNodes = 20'000;  // aliases count at every use
 
-// YAML's library takes any bytes, and escapes of half a character.
+// yaml-cpp accepts any bytes, and escapes of half a surrogate pair.
 const std::string& text_of(const YAML::Node& node, const std::string& place) {
   const auto& text = node.Scalar();
   if (first_invalid_utf8(text)) fail(ErrorKind::BadFile, "{}: {} is not UTF-8", place, in_quotes(text));
