@@ -17,13 +17,12 @@ namespace essh {
 namespace fs = std::filesystem;
 namespace {
 
-// Logits held at once, in elements.
+// Elements of logits held at once.
 constexpr std::size_t kLogits = std::size_t{16} << 20;
-// Token by token: the last of this many tokens, two whole chunks of the scan and a partial one.
+// Recurrent check: the last tokens of a prompt of two whole chunks of the scan and a partial one.
 constexpr std::size_t kPrompt = 160, kSteps = 4;
 
-// The slice of a parent's matrix that an export quantised, as its codes stand for it. The codes and scales must be
-// those of the folder.
+// Quantises the slice of a parent's matrix as an export does. The codes and scales must equal those of the folder.
 void quantise_like(Matrix<float> parent, Quantisation quantisation, const ModelTensor& child,
                    const TensorFiles& files) {
   const auto& codes = *files.find(child.name);
@@ -45,7 +44,7 @@ void quantise_like(Matrix<float> parent, Quantisation quantisation, const ModelT
   }
 }
 
-// The parent's values as this folder would store them. Whether that changed any.
+// Rounds the parent's values to the types of this folder. Returns whether any value changed.
 bool round_like(Parameters<float>& parameters, const ModelConfig& child, const TensorFiles& files) {
   bool changed = false;
   const auto& tensors = parameters.layout().tensors();
@@ -86,7 +85,7 @@ struct Comparison {
   }
 };
 
-// One model at work on the sequences of a batch.
+// One model reading the sequences of a batch.
 class Reader {
  public:
   Reader(Engine& engine, const Tier& tier) : engine_(engine) {
@@ -125,7 +124,7 @@ class Reader {
 void compare_batch(Reader& ours, Reader& theirs, std::span<const std::int32_t> batch, std::size_t vocabulary,
                    Comparison& result) {
   const auto length = batch.size() / VerifyInput::kSequences;
-  // Whole chunks of the scan.
+  // In whole chunks of the scan.
   const auto piece = std::max<std::size_t>(64, kLogits / vocabulary / VerifyInput::kSequences / 64 * 64);
   ours.reset();
   theirs.reset();
@@ -202,7 +201,7 @@ bool needs_tokenizer(const fs::path& folder, const std::optional<fs::path>& pare
     return companions != provenance.end() &&
            std::find(companions->begin(), companions->end(), kTokenizer) != companions->end();
   } catch (const Error&) {
-    return false;  // the hashes tell
+    return false;  // reported by the check of hashes
   }
 }
 
@@ -229,7 +228,7 @@ Verification verify_model(const fs::path& folder, const std::optional<fs::path>&
                           Precision precision, const VerifyInput& input) {
   precision = precision_on(stream.device(), precision);
   Verification result;
-  // Runs one check; a thrown Error is its fault.
+  // Runs one check; an Error it throws is a fault.
   const auto check = [&](const char* name, const auto& body) {
     try {
       result.checks.push_back({name, true, body()});
@@ -243,7 +242,7 @@ Verification verify_model(const fs::path& folder, const std::optional<fs::path>&
     std::vector<std::string> required = {"config.json"};
     auto problems = check_manifest(folder, required);
     for (const auto& name : unlisted_files(folder)) {
-      // Hidden files are of other tools, such as git, and no part of a model.
+      // Hidden files belong to other tools, such as git.
       if (!name.starts_with('.')) problems.add(fmt::format("{} is not listed in {}", in_quotes(name), kManifestName));
     }
     problems.fail_if_any(folder.string());
