@@ -16,8 +16,7 @@
 namespace essh::plot {
 namespace {
 
-// Okabe and Ito's colours without the yellow, which is too pale for lines on white; told apart by all common forms of
-// colour vision.
+// Okabe and Ito's colour-blind-safe palette without the yellow, which is too pale for lines on white.
 constexpr std::array<std::string_view, 8> kPalette = {"#0072b2", "#d55e00", "#009e73", "#cc79a7",
                                                       "#e69f00", "#56b4e9", "#4d4d4d", "#7b3294"};
 constexpr std::string_view kInk = "#222222";
@@ -46,7 +45,7 @@ struct Box {
   }
 };
 
-// Of a proportional sans-serif; generous, so that neighbours never touch.
+// Estimate for a proportional sans-serif font; generous, so that labels never touch.
 double text_width(std::string_view text, double size) {
   const auto characters =
       std::ranges::count_if(text, [](char c) { return (static_cast<unsigned char>(c) & 0xc0) != 0x80; });
@@ -67,7 +66,7 @@ class Projection {
     }
     const double from = transform(low_);
     const double to = transform(high_);
-    // A little room around the data; none at an end that was asked for. A single value gets an axis around it.
+    // A margin around the data, except at a limit that was given. A single value gets an axis around it.
     double room = 0.04 * (to - from);
     if (to - from <= 1e-12 * std::max(std::abs(from), std::abs(to)))
       room = log ? 0.3 : std::max(0.5 * std::abs(from), 0.5);
@@ -87,7 +86,7 @@ class Projection {
   std::vector<double> ticks(int count) const {
     return scale_ == Scale::Log ? log_ticks(low_, high_, count) : linear_ticks(low_, high_, count);
   }
-  // 2..9 times the powers of ten, while they are far enough apart to be seen.
+  // 2..9 times the powers of ten, if far enough apart to be seen.
   std::vector<double> minor_ticks() const {
     std::vector<double> ticks;
     if (scale_ == Scale::Linear || std::log10(high_ / low_) > 5) return ticks;
@@ -129,7 +128,8 @@ std::string_view color_of(const Series& series, std::size_t place) {
   return kPalette[index % kPalette.size()];
 }
 
-// Where a run of points is much denser than pixels, first, lowest, highest and last of each pixel column draw the same.
+// Where points are much denser than pixels, the first, lowest, highest and last of each pixel column draw the same
+// picture.
 std::vector<Point> thin(const std::vector<Point>& run) {
   const double width = run.empty() ? 0 : std::abs(run.back().x - run.front().x);
   const bool ordered = std::ranges::is_sorted(run, {}, &Point::x);
@@ -192,7 +192,7 @@ class PanelWriter {
     fmt::format_to(Out(out_), format, std::forward<Args>(args)...);
   }
 
-  // Rows of entries under the title, never over the data. Returns their height.
+  // Legend entries in rows under the title, never over the data. Returns their height.
   double place_legend(const Box& area) {
     double x = 0;
     double y = 0;
@@ -249,7 +249,7 @@ class PanelWriter {
           y_title_, 0.5 * (plot_.top + plot_.bottom), escape_xml(panel_.y.title));
   }
 
-  // The drawable points, in runs between those left out.
+  // The drawable points, split at those left out.
   std::vector<std::vector<Point>> runs(const Series& series) const {
     std::vector<std::vector<Point>> result(1);
     for (std::size_t i = 0; i < series.x.size(); ++i) {
@@ -264,7 +264,7 @@ class PanelWriter {
   }
 
   void write_series(const Series& series, std::string_view color) {
-    // A nested document clips what lies outside without an id, which would clash between charts on one page.
+    // A nested document clips without an id, which would clash between charts on one page.
     put("<svg x=\"{0:.1f}\" y=\"{1:.1f}\" width=\"{2:.1f}\" height=\"{3:.1f}\" viewBox=\"{0:.1f} {1:.1f} {2:.1f} "
         "{3:.1f}\">\n",
         plot_.left - 4, plot_.top - 4, plot_.right - plot_.left + 8, plot_.bottom - plot_.top + 8);
@@ -275,7 +275,7 @@ class PanelWriter {
         for (const Point& point : thin(run)) put("{:.1f},{:.1f} ", point.x, point.y);
         put("\"/>\n");
       }
-      // A lone point would not show as a line.
+      // A single point is invisible as a line: draw a mark.
       if (series.mark == Mark::Line && run.size() > 1) continue;
       for (const Point& point : run)
         put("<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"3.2\" fill=\"{}\" fill-opacity=\"0.85\" stroke=\"#ffffff\" "
@@ -285,7 +285,8 @@ class PanelWriter {
     put("</svg>\n");
   }
 
-  // Each label goes to the first place around its point where it meets no other point or label and stays in the panel.
+  // Each label goes to the first position around its point that overlaps no other point or label and stays in the
+  // panel.
   void write_labels() {
     std::vector<Box> taken = point_boxes();
     put("<g font-size=\"{}\" fill=\"{}\">\n", kLabelSize, kInk);

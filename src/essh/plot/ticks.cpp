@@ -9,7 +9,7 @@
 namespace essh::plot {
 namespace {
 
-// Rounding may leave a tick a hair outside the axis.
+// Rounding may put a tick slightly outside the axis.
 constexpr double kSlack = 1e-9;
 
 std::string superscript(int exponent) {

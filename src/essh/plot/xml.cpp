@@ -6,7 +6,7 @@
 namespace essh::plot {
 namespace {
 
-// The code point at the start of `text` and its bytes; size 0 where no well-formed one starts.
+// The code point at the start of `text` and its length; length 0 if it is malformed.
 struct CodePoint {
   std::uint32_t value = 0;
   std::size_t size = 0;
