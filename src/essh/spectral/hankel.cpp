@@ -15,12 +15,12 @@ namespace {
 constexpr int kNodes = 200;
 constexpr double kSmallestNode = 1e-9;
 constexpr double kLargestNode = 60.0;
-// A singular vector is right to about rounding over its relative singular value: below this, double is not enough. The
-// paper's 32 filters of length 2048 end at 1.6e-9.
+// The error of a singular vector is about the rounding error divided by its relative singular value: below this, double
+// is not enough. The paper's 32 filters of length 2048 end at 1.6e-9.
 constexpr double kLeastInDouble = 1e-9;
 
 // M with Z = M M^T: one column sqrt(weight) mu(lambda) per node. Its singular values are the square roots of Z's
-// eigenvalues, so it resolves twice the digits that Z itself does.
+// eigenvalues, so M resolves twice as many digits as Z.
 Eigen::MatrixXd gram_factor(std::int64_t length) {
   const double first = std::log(kSmallestNode);
   const double step = (std::log(kLargestNode) - first) / (kNodes - 1);
@@ -82,7 +82,7 @@ HankelFilters hankel_filters(std::int64_t length, int channels) {
     const auto filter = std::span<const double>(pairs.vectors)
                             .subspan(static_cast<std::size_t>(k * length), static_cast<std::size_t>(length));
     if (sign_changes(filter) != k) break;
-    // The first entry of such an eigenvector is never zero, and its sign is right because the count of changes is.
+    // The first entry of this eigenvector is never zero, and the count of sign changes confirms its sign.
     const double sign = filter[0] < 0 ? -1.0 : 1.0;
     for (const double value : filter) result.samples.push_back(sign * value);
     result.sigma.push_back(pairs.sigma[static_cast<std::size_t>(k)]);

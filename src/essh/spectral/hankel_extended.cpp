@@ -11,8 +11,8 @@
 namespace essh {
 namespace {
 
-// hi + lo with |lo| <= ulp(hi) / 2. Each operation is right to about 2^-104. The file is compiled without contraction:
-// a fused multiply-add in place of a sum would lose the exact error of that sum.
+// hi + lo with |lo| <= ulp(hi) / 2. Each operation has a relative error of about 2^-104. The file is compiled without
+// contraction: a fused multiply-add in place of a sum would lose the exact error of that sum.
 struct Extended {
   double hi = 0, lo = 0;
 
@@ -59,14 +59,14 @@ Extended operator/(Extended a, Extended b) {
 Extended square_root(Extended a) {
   if (a.hi <= 0) return {};
   const double root = std::sqrt(a.hi);
-  // One step of Newton's method from a root that is right to double.
+  // One Newton step from a root in double precision.
   return Extended(root) + (a - exact_product(root, root)).hi / (2 * root);
 }
 
 using Row = std::vector<Extended>;
 
 Extended dot(std::span<const Extended> a, std::span<const Extended> b) {
-  // Several sums: one would wait for itself.
+  // Independent sums hide the latency of additions.
   constexpr std::size_t kSums = 4;
   Extended sums[kSums];
   std::size_t i = 0;
@@ -82,22 +82,22 @@ void subtract(std::span<Extended> y, Extended factor, std::span<const Extended> 
   for (std::size_t i = 0; i < y.size(); ++i) y[i] = y[i] - factor * x[i];
 }
 
-// Filter k crosses zero k - 1 times over about twelve units of log x, so more filters want closer nodes than in double.
+// Filter k crosses zero k - 1 times over about twelve units of log x, so more filters need closer nodes than in double.
 // With 400 and with 1200 nodes the eigenvalues of the first 64 agree to 5e-15.
 constexpr int kNodes = 400;
 constexpr double kSmallestNode = 1e-9;
 constexpr double kLargestNode = 60.0;
 
-// Columns of the factor M of hankel.cpp, Z = M M^T. A node may be any number near the wanted one, and a weight too, as
-// long as the powers belong to that node: both move the matrix along its own structure and the small eigenvectors with
-// it. So only the powers need more than double.
+// Columns of the factor M of hankel.cpp, Z = M M^T. A node or a weight may be perturbed as long as the powers belong to
+// the perturbed node: the matrix keeps its structure, and with it the small eigenvectors. So only the powers need
+// more than double.
 std::vector<Row> gram_columns(std::int64_t length) {
   const double first = std::log(kSmallestNode), step = (std::log(kLargestNode) - first) / (kNodes - 1);
   std::vector<Row> columns;
   for (int node = 0; node < kNodes; ++node) {
     const double x = std::exp(first + step * node);
     const double trapezoid = (node == 0 || node == kNodes - 1) ? 0.5 * step : step;
-    // The smaller of lambda and 1 - lambda is a double, the other its exact complement.
+    // The smaller of lambda and 1 - lambda is a double, the other is its exact complement.
     const bool slow = x < 0.5;
     const Extended lambda = slow ? Extended(1) - Extended(-std::expm1(-x)) : Extended(std::exp(-x));
     const Extended rest = Extended(1) - lambda;
@@ -112,7 +112,7 @@ std::vector<Row> gram_columns(std::int64_t length) {
   return columns;
 }
 
-// M P = Q R with orthonormal columns Q, the column with the largest remainder taken next, up to `rank` of them.
+// Column-pivoted QR, M P = Q R, up to `rank` columns; the pivot is the column with the largest remainder.
 struct Factors {
   std::vector<Row> q;  // columns of Q
   std::vector<Row> r;  // rows of R, columns in the order of M
@@ -129,7 +129,7 @@ Factors orthogonalise(std::vector<Row> columns, std::size_t rank) {
     const auto pivot = static_cast<std::size_t>(std::ranges::max_element(left) - left.begin());
     if (!(left[pivot] > 1e-30 * largest)) break;
     Row q = columns[pivot];
-    // What rounding has left of the earlier columns grows as the remainder shrinks.
+    // Second orthogonalisation: rounding errors along earlier columns grow as the remainder shrinks.
     for (const auto& earlier : f.q) subtract(q, dot(earlier, q), earlier);
     const Extended scale = Extended(1) / norm_of(q);
     for (auto& value : q) value = value * scale;
@@ -150,8 +150,8 @@ Factors orthogonalise(std::vector<Row> columns, std::size_t rank) {
   return f;
 }
 
-// Rotates pairs of rows until all are orthogonal, and the columns of `basis` with them: Jacobi's one-sided method,
-// which keeps the digits of small rows. Rows come in falling order of size.
+// One-sided Jacobi: rotates pairs of rows until all are orthogonal, and the columns of `basis` likewise. Keeps the
+// digits of small rows. Rows are sorted by decreasing norm.
 void make_orthogonal(std::vector<Row>& rows, std::vector<Row>& basis) {
   constexpr double kOrthogonal = 1e-30;
   constexpr int kSweeps = 40;
@@ -183,7 +183,7 @@ void make_orthogonal(std::vector<Row>& rows, std::vector<Row>& basis) {
 }  // namespace
 
 EigenPairs extended_hankel_pairs(std::int64_t length, int channels) {
-  // Columns beyond the last filter carry what it has outside the span of the first ones.
+  // Extra columns: the last filters are not entirely in the span of the first columns.
   constexpr std::size_t kSpare = 24;
   auto f = orthogonalise(gram_columns(length), static_cast<std::size_t>(channels) + kSpare);
   // Q R = (Q U) (U^T R): rotating rows of R and columns of Q alike keeps the product.

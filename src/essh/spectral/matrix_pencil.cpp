@@ -17,16 +17,16 @@ using Eigen::MatrixXd;
 using Eigen::VectorXd;
 using Pole = std::complex<double>;
 
-// Row i, column j is signal[i + j]: the columns overlap in memory, nothing is copied.
+// Row i, column j is signal[i + j]: columns overlap in memory, nothing is copied.
 using HankelView = Eigen::Map<const MatrixXd, Eigen::Unaligned, Eigen::OuterStride<1>>;
 
 MatrixXd random_probes(Rng& rng, Index rows, Index columns) {
   return MatrixXd::NullaryExpr(rows, columns, [&rng] { return rng.uniform() - 0.5; });
 }
 
-// The leading right singular vectors. The Hankel matrix of a smooth signal has few singular values above rounding, so a
-// random sketch of its range holds them. Where noise in the signal keeps them from being exact, the sketch is refined
-// by one more product with the matrix and widened, at the latest to the whole range.
+// The leading right singular vectors, by a randomised sketch: the Hankel matrix of a smooth signal has few singular
+// values above rounding. If noise makes the sketch inexact, it is refined by one more product with the matrix and
+// doubled in width, at most to the whole range.
 MatrixXd right_singular_vectors(const HankelView& hankel, int count) {
   const Index columns = hankel.cols();
   const double rounding = 1e-14 * hankel.norm();
@@ -56,7 +56,7 @@ Pole clip(Pole pole) {
   return pole * (std::clamp(magnitude, kSmallestDecay, kLargestDecay) / magnitude);
 }
 
-// Poles with a non-negative imaginary part; each one above the axis stands for its conjugate as well.
+// Poles with a non-negative imaginary part; each one above the axis also stands for its conjugate.
 std::vector<Pole> upper_poles(const HankelView& hankel, int modes) {
   const MatrixXd vectors = right_singular_vectors(hankel, modes);
   const Index rows = vectors.rows() - 1;
@@ -69,8 +69,8 @@ std::vector<Pole> upper_poles(const HankelView& hankel, int modes) {
   return poles;
 }
 
-// Least squares for c in signal(tau) = sum over all poles of c z^tau, c conjugate for conjugate poles; as an equation
-// in real numbers: one column for a real pole, 2 Re z^tau and -2 Im z^tau for a pair.
+// Least squares for c in signal(tau) = sum over all poles of c z^tau, with conjugate c for conjugate poles; in real
+// numbers: one column for a real pole, 2 Re z^tau and -2 Im z^tau for a pair.
 std::vector<Pole> readouts(std::span<const Pole> poles, std::span<const double> signal) {
   const auto length = static_cast<Index>(signal.size());
   Index columns = 0;
@@ -89,7 +89,7 @@ std::vector<Pole> readouts(std::span<const Pole> poles, std::span<const double> 
     }
     column += pair ? 2 : 1;
   }
-  // Poles that clipping made equal leave the columns dependent: the solution of least norm is taken.
+  // Poles made equal by clipping give dependent columns: take the minimum-norm solution.
   const VectorXd solution =
       basis.completeOrthogonalDecomposition().solve(Eigen::Map<const VectorXd>(signal.data(), length));
   std::vector<Pole> result;

@@ -26,11 +26,11 @@ using Bank = std::vector<Channel>;
 const std::array<std::string, 8> kNames = {"hankel",   "random",       "non_oscillatory", "shuffled",
                                            "reversed", "uniform_1e-3", "uniform_1e-4",    "s4d_lin"};
 
-// S4D draws its step sizes from this range.
+// S4D's range of step sizes.
 constexpr double kSmallestStep = 1e-3;
 constexpr double kLargestStep = 1e-1;
 
-// Far beyond any model; keeps a mistyped size from taking all memory.
+// Far beyond any model; stops a mistyped size from taking all memory.
 constexpr int kMaxTableSize = 1 << 20;
 
 Bank fit_bank(int channels, int modes, std::int64_t length) {
@@ -43,7 +43,7 @@ Bank fit_bank(int channels, int modes, std::int64_t length) {
   return bank;
 }
 
-// Every layer of a model starts from the same fit, so it is made once per process and size.
+// Cached per process and size: every layer starts from the same fit.
 Bank fitted_bank(int channels, int modes, std::int64_t length) {
   static std::mutex mutex;
   static std::map<std::tuple<int, int, std::int64_t>, Bank> cache;
@@ -65,8 +65,8 @@ double energy(const Channel& channel, std::int64_t length) {
 }
 
 // Decays, frequencies and readouts are permuted over the whole bank, independently of each other. Each channel is then
-// scaled to one response norm, the root mean square of the fitted ones: a readout of a fast mode on a slow one would
-// otherwise change the scale by orders of magnitude.
+// scaled to the same response norm, the root mean square of the fitted ones: otherwise the readout of a fast mode
+// applied to a slow one would change the scale by orders of magnitude.
 Bank randomised(const Bank& fitted, std::int64_t length, Rng& rng) {
   std::vector<double> rho;
   std::vector<double> theta;
@@ -126,7 +126,7 @@ Bank s4d_lin(int channels, int modes, Rng& rng) {
 }
 
 Bank make_bank(ModalInit init, int channels, int modes, std::uint64_t seed, std::int64_t length) {
-  // One stream per kind, apart from the streams that weights use with the same seed.
+  // One random stream per kind, separate from the streams of weights with the same seed.
   Rng rng(seed, 0x6d6f64616c000000u + static_cast<std::uint64_t>(init));
   switch (init) {
     case ModalInit::Hankel:
@@ -174,7 +174,7 @@ ModalInit parse_modal_init(std::string_view name) {
 }
 
 double decay_of_rho(double rho) {
-  // gamma = softplus(decay), inverted without overflow for large gamma and without cancellation for small.
+  // Inverse of gamma = softplus(decay), without overflow for large gamma or cancellation for small.
   const double gamma = -std::log(rho);
   return gamma + std::log(-std::expm1(-gamma));
 }

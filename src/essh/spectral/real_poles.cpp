@@ -58,7 +58,7 @@ RealPoleFits fit_real_poles(const HankelFilters& filters, int modes) {
       }
       used[channel][static_cast<std::size_t>(best)] = true;
       fits.poles[at] = std::exp(-candidate_rate(best));
-      // Decays are nearly dependent: three rounds keep the basis orthogonal.
+      // Decays are nearly dependent: three rounds of orthogonalisation are needed.
       auto& basis = bases[channel];
       VectorXd direction = decays.col(best);
       for (int round = 0; round < 3; ++round)
@@ -84,7 +84,7 @@ ReconstructionError reconstruction_error(const HankelFilters& filters, std::span
     else
       error.fit += sigma * std::pow(fit_errors[static_cast<std::size_t>(k)], 2);
   }
-  // Beyond the last known channel; often less than the rounding of the trace.
+  // Channels beyond the last computed one; often less than the rounding of the trace.
   error.tail += std::max(0.0, filters.trace - known);
   return error;
 }
