@@ -34,7 +34,7 @@ constexpr std::array<DTypeFacts, kDTypeCount> kFacts = {{{"BOOL", 1},
                                                          {"I64", 8},
                                                          {"U64", 8}}};
 
-// Rounded to odd, so that a second rounding to a shorter type gives what one rounding would have given.
+// Rounds to odd, so that a second rounding to a shorter type equals a single rounding.
 float shortened(double value) {
   const auto nearest = static_cast<float>(value);
   if (static_cast<double>(nearest) == value || !std::isfinite(value)) return nearest;

@@ -15,7 +15,7 @@ namespace essh {
 namespace fs = std::filesystem;
 namespace {
 
-// Absolute and without a trailing slash; links are followed, so that the folder they name is replaced and not the link.
+// Absolute, without a trailing slash, links resolved: replaces the folder and not the link.
 fs::path resolved(const fs::path& target) {
   std::error_code failed;
   fs::path path = fs::weakly_canonical(fs::absolute(target), failed);
@@ -107,7 +107,7 @@ void FolderWriter::commit() {
     old = written;
   } else {
     old = sibling(target_, "old");
-    // A signal between the two renames must leave both folders.
+    // A signal between the two renames must leave both folders in place.
     temporary_.unguard();
     rename_path(target_, old);
     try {
@@ -118,7 +118,7 @@ void FolderWriter::commit() {
     }
   }
   temporary_.release();
-  // The old folder goes only when the new one is sure to survive a crash.
+  // The old folder is removed only when the new one is durable.
   try {
     sync_folder(target_.parent_path());
   } catch (const Error&) {

@@ -10,7 +10,7 @@
 namespace essh {
 namespace {
 
-// Records of how a model was made, stored or used in training.
+// Keys that record how a model was made, stored or trained.
 constexpr std::array kHarmless = {"_attn_implementation",
                                   "_commit_hash",
                                   "_name_or_path",
@@ -30,7 +30,7 @@ constexpr std::array kHarmless = {"_attn_implementation",
                                   "transformers_version",
                                   "use_cache"};
 
-// Null stands for "not used" in all of these.
+// For all of these, null means "not used".
 bool computes_as_we_do(const std::string& key, const Json& value) {
   if (value.is_null()) return true;
   if (key == "hidden_act") return value == "silu" || value == "swish";
@@ -55,7 +55,7 @@ Json without_foreign_keys(const Json& config, const std::string& place) {
            to_text(value).substr(0, 60), key == "hidden_act" ? "\"silu\"" : "none or false");
     }
   }
-  // Newer versions of transformers write dtype for torch_dtype, and both may carry the module's name.
+  // Newer versions of transformers write dtype for torch_dtype, and either may be prefixed with "torch.".
   if (kept.contains("dtype") && !kept.contains("torch_dtype")) kept["torch_dtype"] = kept["dtype"];
   kept.erase("dtype");
   if (const auto dtype = kept.find("torch_dtype"); dtype != kept.end() && dtype->is_string()) {

@@ -17,7 +17,7 @@ namespace {
 constexpr std::uint64_t kMaxManifestBytes = 64u << 20;
 constexpr std::size_t kDigestCharacters = 64;
 
-// Names that need no escapes in the format and that stay inside the folder.
+// Names that need no escaping in the format and stay inside the folder.
 bool is_listable(std::string_view name) {
   if (name.empty() || name.find('\\') != std::string_view::npos || fs::path(name).is_absolute()) return false;
   if (std::ranges::any_of(name, [](unsigned char c) { return c < 0x20 || c == 0x7f; })) return false;

@@ -32,7 +32,7 @@ std::vector<std::uint64_t> matrix_shape(Index rows, Index columns) {
   return {static_cast<std::uint64_t>(rows), static_cast<std::uint64_t>(columns)};
 }
 
-// The codes and scales of a quantised matrix.
+// Checks the codes and scales of a quantised matrix.
 void check_quantised(const ModelTensor& tensor, Quantisation quantisation, const TensorInfo& codes,
                      const TensorFiles& files, Problems& problems) {
   const auto check_shape = [&](const TensorInfo& info, const std::vector<std::uint64_t>& wanted) {
@@ -49,7 +49,7 @@ void check_quantised(const ModelTensor& tensor, Quantisation quantisation, const
         fmt::format("{} is stored as {}, scales are BF16", scales->info->name, dtype_name(scales->info->dtype)));
 }
 
-// Whether a tensor of the files is the scales of a quantised one.
+// Whether a tensor holds the scales of a quantised one.
 bool is_scale(const std::string& name, const std::vector<ModelTensor>& list, const TensorFiles& files) {
   return std::ranges::any_of(list, [&](const ModelTensor& tensor) {
     const auto* codes = tensor.is_matrix() && scale_name(tensor.name) == name ? files.find(tensor.name) : nullptr;

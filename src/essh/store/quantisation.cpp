@@ -14,7 +14,7 @@ namespace {
 struct QuantisationFacts {
   std::string_view name;
   DType codes;
-  float largest;  // code
+  float largest;  // largest code
 };
 constexpr std::array<QuantisationFacts, 3> kQuantisations = {
     {{"q8", DType::I8, 127}, {"q4", DType::U8, 7}, {"fp8", DType::F8_E4M3, 448}}};
@@ -30,7 +30,7 @@ BFloat16 rounded_up(float value) {
   return rounded;
 }
 
-// Four bits of exponent with bias 7, three of mantissa, 448 at most, no infinity; to nearest even.
+// E4M3: four bits of exponent with bias 7, three of mantissa, maximum 448, no infinity; rounds to nearest even.
 std::uint8_t to_fp8(float value) {
   const auto sign = static_cast<std::uint8_t>(std::signbit(value) ? 0x80 : 0);
   const float magnitude = std::abs(value);

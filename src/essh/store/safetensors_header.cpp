@@ -24,8 +24,7 @@ void check_name(std::string_view name, std::string_view place) {
   }
 }
 
-// Turns the events of the JSON parser straight into tensors: no document is built, so memory stays near the text's
-// size.
+// Parses events straight into tensors without building a document, so memory stays near the size of the text.
 class HeaderReader : public JsonEvents {
  public:
   HeaderReader(SafetensorsHeader& header, std::uint64_t data_bytes, std::string_view place)
@@ -293,7 +292,7 @@ SafetensorsHeader plan_safetensors(const std::vector<TensorSpec>& tensors, Metad
 }
 
 std::string safetensors_prefix(const SafetensorsHeader& header, std::string_view place) {
-  // One entry at a time: an ordered JSON object looks its keys up one by one, which is quadratic in their number.
+  // Written entry by entry: insertion into an ordered JSON object is quadratic in the number of keys.
   std::string text = "{";
   if (!header.metadata.empty()) text += fmt::format("\"{}\":{}", kMetadataKey, to_text(Json(header.metadata)));
   for (const auto& tensor : header.tensors) {

@@ -11,7 +11,7 @@ namespace essh {
 namespace fs = std::filesystem;
 namespace {
 
-// An index must not reach files outside its folder.
+// An index must not refer to files outside its folder.
 bool is_plain_file_name(std::string_view name) {
   return name.size() <= 255 && name.ends_with(".safetensors") && !name.starts_with('.') &&
          std::ranges::none_of(name, [](unsigned char c) { return c == '/' || c == '\\' || c < 0x20 || c == 0x7f; });
