@@ -38,7 +38,7 @@ Json peak_fields(Device device) {
   return {{"peak_bytes", peak_bytes(device)}, {"peak_memory", by_purpose}};
 }
 
-// What a hundredth of the memory or more was for.
+// Prints the purposes that took at least 1% of the peak memory.
 void print_peak(Device device) {
   const auto most = peak_bytes(device);
   std::vector<std::string> parts;
@@ -161,7 +161,7 @@ Verb* add_kind(Verb& verb, const char* name, const char* help, const std::shared
 
 StoredModel open_bench_model(const std::string& name) {
   const auto names = preset_names();
-  // A folder of that name is meant before a preset, as elsewhere.
+  // As elsewhere, a folder of that name wins over a preset.
   if (std::ranges::find(names, name) == names.end() || fs::is_directory(name))
     return StoredModel::open(model_of_run(name));
   const auto config = preset(name);

@@ -30,7 +30,7 @@ struct Options {
   }
 };
 
-// One line of the table.
+// Fields that every row of the table has.
 Json common_fields(const Options& o, OpenDevice& device, const StoredModel& model, const Tier& tier) {
   return {
       {"model", o.model},
@@ -153,7 +153,7 @@ void run(Options o) {
   else
     print_markdown(lines);
   if (!o.profile) return;
-  // Launches are timed one by one, so not as a recording.
+  // Launches are timed one by one, which a recording does not allow.
   auto options = o.engine();
   options.eager = true;
   o.bench.warmup = 2;

@@ -10,9 +10,9 @@
 
 namespace essh::verbs {
 
-// A model folder or run, or a preset with its initial weights: speed does not depend on what was learnt.
+// A model folder or training run, or a preset with its initial weights: speed does not depend on the values.
 StoredModel open_bench_model(const std::string& name);
-// The "provenance" of a result about that model, on tokens drawn at random.
+// The "provenance" of a result for this model on random tokens.
 Json bench_provenance(const std::string& name, const StoredModel& model, std::uint64_t seed);
 void print_profile(const std::vector<ProfiledScope::Line>& lines);
 

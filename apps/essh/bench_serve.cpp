@@ -26,7 +26,7 @@ struct Options {
   bool json = false, whole = false;
 };
 
-// A letter for every id of a model without a tokenizer, so that each of its tokens is an event of a stream.
+// A letter for every id of a model without a tokenizer, so that each token is one event of a stream.
 class LetterTokenizer final : public Tokenizer {
  public:
   explicit LetterTokenizer(std::int64_t size) : size_(size) {}
@@ -47,7 +47,7 @@ class LetterTokenizer final : public Tokenizer {
   std::int64_t size_;
 };
 
-// A server of this model in this process, for as long as the object lives.
+// Serves this model from this process during the object's lifetime.
 class OwnServer {
  public:
   explicit OwnServer(const Options& o)
@@ -56,7 +56,7 @@ class OwnServer {
     const bool own = !folder.empty() && fs::exists(folder / "tokenizer.json");
     tokenizer_ = own ? load_tokenizer(folder) : std::make_unique<LetterTokenizer>(engine_.config().vocab_size);
     const auto most = std::ranges::max(o.concurrencies);
-    // Every stream computes: what is measured is the batch, not the queue.
+    // As many slots as streams: measures the batch, not the queue.
     scheduler_ = std::make_unique<serve::Scheduler>(
         engine_, serve::SchedulerOptions{.max_slots = most, .max_queue = most}, metrics_);
     serve::ApiOptions options{.folder = folder, .name = "model", .tier = o.tier.empty() ? "full" : o.tier};

@@ -46,7 +46,7 @@ constexpr const char* kHelp =
 
 volatile std::sig_atomic_t stop_requested = 0;
 
-// While it lives, SIGINT asks the answer to stop.
+// During its lifetime, SIGINT stops the answer.
 class StopScope {
  public:
   StopScope() {
@@ -63,7 +63,7 @@ class StopScope {
   struct sigaction before_ {};
 };
 
-// Text of a model as a terminal may get it: no control character but the end of a line and the tab.
+// Model text made safe for a terminal: no control characters but line break and tab.
 std::string harmless(std::string_view text) {
   std::string out;
   for (std::size_t i = 0; i < text.size();) {
@@ -93,8 +93,8 @@ class Chat {
   }
 
   void run() {
-    // On a terminal Ctrl-C is a key at the prompt and a signal from its end on: no moment may be left in which the
-    // signal ends the program.
+    // On a terminal, Ctrl-C is a key at the prompt and a signal afterwards. There must be no moment in which the signal
+    // ends the program.
     std::optional<StopScope> scope;
     if (terminal_) {
       scope.emplace();
@@ -114,7 +114,7 @@ class Chat {
   }
 
  private:
-  // What is not part of the conversation: on a terminal among it, elsewhere on standard error.
+  // Text outside the conversation: on a terminal inline, otherwise to standard error.
   void note(const std::string& text) {
     if (!terminal_) return log::info("{}", text);
     terminal_->write(fmt::format("{}{}{}\n", colours_ ? "\x1b[2m" : "", text, colours_ ? "\x1b[0m" : ""));
@@ -135,11 +135,11 @@ class Chat {
       const auto byte = terminal_->byte();
       const auto event = byte ? editor.key(*byte) : chat::LineEditor::Event::End;
       if (event == chat::LineEditor::Event::None) {
-        // A paste is drawn once.
+        // Draws a paste once.
         if (!terminal_->waiting()) terminal_->write(editor.draw(terminal_->columns()));
         continue;
       }
-      // Bytes that came together with its end are not drawn yet.
+      // Bytes that came together with the end of the line are not drawn yet.
       if (event == chat::LineEditor::Event::Line) terminal_->write(editor.draw(terminal_->columns()));
       terminal_->write("\n");
       if (event == chat::LineEditor::Event::Cancelled) {
@@ -172,7 +172,7 @@ class Chat {
       log::detail("{}", facts);
   }
 
-  // False: the end.
+  // False ends the program.
   bool command(const std::string& line) {
     const auto space = line.find_first_of(" \t");
     const auto name = line.substr(0, space);

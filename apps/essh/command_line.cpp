@@ -28,7 +28,7 @@ std::vector<std::string> option_names(const CLI::App& app) {
   return names;
 }
 
-// What is wrong with a command line, the nearest known verb or option, and where the help is.
+// The mistake, the nearest known verb or option, and the place of the help.
 std::string explain(const CLI::App& app, const CLI::ParseError& error) {
   // The innermost verb that was recognised.
   const auto* verb = &app;
@@ -38,7 +38,7 @@ std::string explain(const CLI::App& app, const CLI::ParseError& error) {
     words += " " + verb->get_name();
   }
   std::string what = error.what();
-  // CLI11 reports a missing verb before the word that stands in its place.
+  // CLI11 reports a missing verb before the unknown word in its place.
   const auto extra = app.remaining(true);
   const bool wants_verb = !verb_names(*verb).empty() && verb->get_subcommands().empty();
   if (!extra.empty()) {
@@ -57,7 +57,7 @@ std::string explain(const CLI::App& app, const CLI::ParseError& error) {
   return fmt::format("{}{}\n`{} --help` lists what there is", place, what, words);
 }
 
-// One value, or all of a list.
+// Formats one value, or all of a list.
 template <class Text>
 Binding bind_text(Text& value) {
   return {.type = "TEXT",

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-// The command line of essh: a wrapper that keeps CLI11, 4.5 s of compilation, in command_line.cpp.
+// The command line of essh: a wrapper that keeps CLI11, 4.5 s of compile time, in command_line.cpp.
 namespace CLI {
 class App;
 class Option;
@@ -18,37 +18,38 @@ class Option {
   explicit Option(CLI::Option* option) : option_(option) {}
 
   Option* required();
-  // The values of a list may stand in one word, e.g. T1,T4.
+  // Allows a list in one word, e.g. T1,T4.
   Option* delimiter(char separator);
   Option* capture_default_str();
   Option* excludes(const Option* other);
-  // false: each value of a list wants the name of the option again.
+  // false: every value of a list needs the option's name again.
   Option* allow_extra_args(bool allow);
   Option* type_name(const std::string& name);
   Option* one_of(const std::vector<std::string>& values);
   Option* existing_file();
-  // Checks a value, may rewrite it, and returns what is wrong with it. `range` follows the type in the help.
+  // Checks a value, may rewrite it, and returns what is wrong with it (empty if valid). The help shows `range` after
+  // the type.
   Option* transform(std::function<std::string(std::string&)> check, const std::string& range);
 
-  // How often the command line has it.
+  // How many times the command line has the option.
   std::size_t count() const;
 
  private:
   CLI::Option* option_;
 };
 
-// How the values of an option reach a variable.
+// Connects an option's values to a variable.
 struct Binding {
   std::string type;   // TEXT, INT ...
   bool list = false;  // takes one or more values
   std::function<void(const std::vector<std::string>&)> set;
-  std::function<std::string()> text;  // of the variable, for the help
+  std::function<std::string()> text;  // the variable's value, for the help
 };
 
-// What the help tells about an option.
+// An option as the help shows it.
 struct OptionFacts {
   std::vector<std::string> long_names, short_names;
-  std::string name;   // positional name, or the first other
+  std::string name;   // the positional name, or the first one
   std::string names;  // all of them
   std::string help, type, default_text;
   bool required = false, positional = false, takes_value = false;
@@ -74,13 +75,13 @@ class Verb {
   void footer(const std::string& text);
   void version(const std::string& text);
   void require_subcommand(int count);
-  // Left out of the help.
+  // Hides the verb from the help.
   void hide();
-  // Options of this verb may follow the verbs below it.
+  // Allows options of this verb after the verbs below it.
   void fallthrough();
 
-  // Parses the command line and runs the verb it names; prints the help or the version where it asks for them. A
-  // mistake is an Error of kind Usage that names the nearest known verb or option.
+  // Parses the command line and runs the verb, or prints the help or version. A mistake is an Error of kind Usage that
+  // names the nearest known verb or option.
   void run(int argc, char** argv);
 
   std::string name() const;
@@ -90,7 +91,7 @@ class Verb {
   std::vector<const Verb*> verbs() const;
   std::vector<const Verb*> shown_verbs() const;
   std::vector<OptionFacts> options() const;
-  // `before`: the words of the verbs above.
+  // `before`: the names of the verbs above.
   std::string help(const std::string& before) const;
 
  private:

@@ -8,7 +8,7 @@
 
 namespace essh::verbs {
 
-// At the end of its scope, tells the wall time since its beginning and the peak memory of the process.
+// At the end of its scope, logs the wall time since its start and the peak memory of the process.
 class CostLine {
  public:
   CostLine() = default;

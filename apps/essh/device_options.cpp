@@ -20,7 +20,7 @@ fs::path cache_folder() {
   return {};
 }
 
-// Ranks of one machine take a GPU each, unless one is named.
+// Each rank of a machine takes its own GPU, unless one is named.
 DeviceChoice own_device(const std::string& name) {
   auto choice = parse_device(name);
   if (choice.device == Device::Cuda && name.find(':') == std::string::npos)

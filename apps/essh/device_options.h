@@ -15,12 +15,12 @@ struct DeviceOptions {
   bool deterministic = false, mixed_tiers = false;
 
   void add_to(Verb& verb);
-  // Without --precision, for verbs that take the precision from elsewhere.
+  // Without --precision, for verbs with a precision of their own.
   void add_places(Verb& verb);
-  // --deterministic, of verbs that run several sequences at once.
+  // --deterministic, for verbs that run several sequences at once.
   void add_deterministic(Verb& verb);
   Precision chosen_precision() const { return parse_precision(precision); }
-  // --mixed-tiers, of verbs that serve several tiers at once.
+  // --mixed-tiers, for verbs that serve several tiers at once.
   void add_mixed_tiers(Verb& verb);
   EngineOptions engine() const {
     return {.precision = chosen_precision(), .deterministic = deterministic, .mixed_tiers = mixed_tiers};

@@ -20,12 +20,12 @@ namespace essh::verbs {
 namespace {
 
 struct ReadBandwidth {
-  double bytes_per_second = 0;  // 0 when there was too little memory to measure
+  double bytes_per_second = 0;  // 0 if there was too little memory to measure
   std::uint64_t bytes = 0;
   int threads = 0;
 };
 
-// Four chains of additions, so that memory is what it waits for.
+// Four chains of additions, so that the loop is bound by memory.
 std::uint64_t sum(const std::uint64_t* begin, const std::uint64_t* end) {
   std::uint64_t a = 0, b = 0, c = 0, d = 0;
   for (; end - begin >= 4; begin += 4) {
@@ -38,8 +38,8 @@ std::uint64_t sum(const std::uint64_t* begin, const std::uint64_t* end) {
   return a + b + c + d;
 }
 
-// Sums memory on all cores. The memory is larger than the caches where that can be had; the best of a few passes
-// counts, since other work on the machine can only slow a pass down.
+// Sums memory on all cores. The buffer is larger than the caches if memory allows. The best of a few passes counts:
+// other load can only slow a pass down.
 ReadBandwidth measure_read_bandwidth(const Memory& memory, int threads) {
   constexpr std::uint64_t kLeast = 256u << 20;
   constexpr std::uint64_t kMost = 1u << 30;
@@ -51,7 +51,7 @@ ReadBandwidth measure_read_bandwidth(const Memory& memory, int threads) {
   const auto count = static_cast<std::int64_t>(bytes / sizeof(std::uint64_t));
   const auto words = std::make_unique_for_overwrite<std::uint64_t[]>(static_cast<std::size_t>(count));
   ThreadPool pool(threads);
-  // Written by the threads that will read it, so that each finds its share in the memory near it.
+  // First touch by the threads that read it, so that each share is in near memory.
   pool.split(count, [&](std::int64_t begin, std::int64_t end, int) { std::fill(&words[begin], &words[end], 1u); });
 
   ReadBandwidth result{0, bytes, pool.threads()};
@@ -75,7 +75,7 @@ struct Report {
   int cores = 0;
   Memory memory;
   std::filesystem::path folder;
-  std::uint64_t disk_free = 0;  // 0 when unknown
+  std::uint64_t disk_free = 0;  // 0 if unknown
   std::vector<std::string> gpus;
   ReadBandwidth reads;
 };

@@ -78,7 +78,7 @@ void print_table(const PerplexityReport& report, const std::string& model) {
   }
 }
 
-// Perplexity tier by tier, a column for each model or domain; tiers in the order in which they first occur.
+// Perplexity per tier, one column per model or domain; tiers in order of first occurrence.
 void print_comparison(const std::vector<PerplexityReport>& reports, const std::vector<std::string>& models,
                       const std::string& title) {
   std::vector<std::string> tiers;
@@ -106,7 +106,7 @@ void print_comparison(const std::vector<PerplexityReport>& reports, const std::v
 void run(const Options& o) {
   const CostLine cost;
   OpenDevice device(o.device);
-  // All files are one text, or each is a domain of its own.
+  // All files are one text, or each is one domain.
   std::vector<Options> texts = {o};
   std::vector<std::string> names = {""};
   if (o.domains) {
@@ -185,7 +185,7 @@ struct RecallArguments {
   bool json = false;
 };
 
-// The task that the model was trained on, as far as the arguments do not say otherwise.
+// The task that the model was trained on, overridden by the arguments.
 TaskOptions task_of(const RecallArguments& a, const fs::path& folder) {
   DataRecipe data;
   if (fs::exists(folder / "essh.json")) {

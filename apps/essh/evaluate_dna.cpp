@@ -59,7 +59,7 @@ Json measure_bits(const Options& o, const fs::path& folder, Stream& stream) {
   return to_json(report, o.model, provenance_of(engine.model(), folder, dataset.fingerprint(), 0));
 }
 
-// A model to fine-tune: a tier of the trained family, or its full architecture without training.
+// A model to fine-tune: a tier of the trained family, or its full architecture untrained.
 struct Start {
   std::string name;
   ModelConfig config;

@@ -3,7 +3,7 @@
 
 namespace essh::verbs {
 
-// The measurements of `essh evaluate` that have files of their own.
+// Verbs of `essh evaluate` in separate files.
 void add_evaluate_channels(Verb& verb);
 void add_evaluate_cost(Verb& verb);
 void add_evaluate_dna(Verb& verb);

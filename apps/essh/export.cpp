@@ -47,7 +47,7 @@ std::string folder_name(const ModelConfig& config, const Tier& tier) {
   return tier.name.starts_with("xi=") ? sizes_of(config, tier.capacity) : tier.name;
 }
 
-// What an export must leave alone: the model, and of a run its checkpoints and its other model as well.
+// Folders that an export must not overwrite: the model, and for a run its checkpoints and its other model.
 std::vector<fs::path> read_by_export(const fs::path& model, const fs::path& folder) {
   if (folder == model) return {folder};
   std::vector<fs::path> sources;
@@ -69,7 +69,7 @@ void run(const Options& o) {
                         .existing = o.force ? ExistingFolder::Replace : ExistingFolder::Refuse};
   if (!o.shard_bytes.empty())
     options.shard_bytes = std::max<std::uint64_t>(1, parse_bytes(o.shard_bytes, "--shard-bytes"));
-  // All targets, before the first is written.
+  // Checks all targets before the first is written.
   std::vector<fs::path> targets;
   for (const auto& tier : tiers)
     targets.push_back(several ? fs::path(o.out) / folder_name(parent.config, tier) : fs::path(o.out));
@@ -78,7 +78,7 @@ void run(const Options& o) {
     check_new_folder(target, o.force);
   }
   if (several) make_folder(o.out);
-  // Matrices may lose bits here, and only here.
+  // The only place where matrices lose bits.
   const auto name = matrix_format_name(options.format);
   const bool rounded = options.format.quantisation || (options.format != own && options.format != MatrixFormat{});
   if (rounded)

@@ -77,7 +77,7 @@ void run(const Options& o) {
   compare_with_full(frontier);
   mark_dominated(frontier);
 
-  // Shown before anything is written: a full disk loses no measurement.
+  // Printed before any file is written: a full disk loses no measurement.
   const auto text = to_text(to_json(frontier), 2) + "\n";
   if (o.json)
     fmt::print("{}", text);
@@ -85,7 +85,7 @@ void run(const Options& o) {
     print_table(frontier);
   if (!o.csv.empty()) write_durably(o.csv, to_csv(frontier));
   if (!o.svg.empty()) write_durably(o.svg, plot::to_svg(draw(frontier)));
-  // A run keeps its own frontier, for `essh report`.
+  // A run stores its frontier, for `essh report`.
   const fs::path only = o.models.front();
   if (o.models.size() == 1 && model_of_run(only) != only) write_durably(only / kRunFrontier, text);
 }

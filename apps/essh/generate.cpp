@@ -37,7 +37,7 @@ struct Options {
   bool bytes = false, ids = false, ignore_eos = false, force = false, echo = false, json = false;
 };
 
-// How text becomes tokens: the folder's tokenizer, one named by the user, or raw bytes.
+// The folder's tokenizer, one named by the user, or raw bytes.
 std::unique_ptr<Tokenizer> find_tokenizer(const Options& o) {
   if (o.bytes) return make_byte_tokenizer();
   if (!o.tokenizer.empty()) return load_tokenizer(o.tokenizer);
@@ -71,7 +71,7 @@ double rate(std::size_t tokens, Clock::time_point start) {
   return seconds > 0 ? static_cast<double>(tokens) / seconds : 0;
 }
 
-// Text as it comes, to standard output unless it goes into a JSON document.
+// Streams text to standard output, unless the result is JSON.
 class Writer {
  public:
   explicit Writer(bool shown) : shown_(shown) {}
@@ -106,7 +106,7 @@ void run(Options o) {
   }
   const auto prompt = read_prompt(o, engine.config(), tokenizer.get());
 
-  // Without a place for the state there is nothing to save: a signal ends the program as usual.
+  // Without a file for the state there is nothing to save: a signal ends the program as usual.
   std::optional<InterruptScope> interrupt;
   if (!o.state_out.empty()) interrupt.emplace("stopping after this token, then saving the state");
   const auto prefill_start = Clock::now();
@@ -136,7 +136,7 @@ void run(Options o) {
     out.push_back(token);
     sampler.see(token);
     session.feed({&token, 1});
-    // A vocabulary padded beyond the tokenizer's has ids that stand for nothing.
+    // A padded vocabulary has ids that the tokenizer does not know.
     if (decoder && token < tokenizer->vocab_size()) writer.write(stops.add(decoder->add(token)));
     if (stops.found()) {
       finish = "stop";
@@ -163,7 +163,7 @@ void run(Options o) {
       ids.insert(ids.end(), out.begin(), out.end());
       fmt::print("{}\n", fmt::join(ids, " "));
     }
-    std::fflush(stdout);  // the text first
+    std::fflush(stdout);  // text before the messages
     log::info("{}: prompt {} tokens at {:.0f}/s, {} tokens at {:.1f}/s, state {}, finished by {}", session.tier().name,
               prompt.tokens.size(), prefill_rate, out.size(), decode_rate,
               format_bytes(static_cast<double>(session.state_bytes())), finish);

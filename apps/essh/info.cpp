@@ -22,7 +22,7 @@ struct Options {
   bool json = false;
 };
 
-// "19 spectral: 32 channels x 8 modes x 28 values; 3 sliding attention: 14 heads of 64, window 2048"
+// E.g. "19 spectral: 32 channels x 8 modes x 28 values; 3 sliding attention: 14 heads of 64, window 2048"
 std::string mixers_of(const ModelConfig& c) {
   const auto heads = [](const AttentionSizes& a) {
     return fmt::format("{} heads of {}{}", a.num_attention_heads, a.head_dim,
@@ -44,11 +44,11 @@ std::string mixers_of(const ModelConfig& c) {
   return fmt::format("{}", fmt::join(kinds, "; "));
 }
 
-// What a folder holds besides its sizes.
+// Facts about a folder besides its sizes.
 struct FolderFacts {
   fs::path folder;
   Provenance origin;
-  std::string tokenizer = {};  // empty: none
+  std::string tokenizer = {};  // empty if none
   std::uint64_t disk_bytes = 0;
 };
 
@@ -86,7 +86,7 @@ Json to_json(const FolderFacts& facts, const ModelConfig& config) {
           {"disk_bytes", facts.disk_bytes}};
 }
 
-// An export's only tier goes by the name it has in its family.
+// The only tier of an export has the name it has in its family.
 std::vector<Tier> tiers_to_show(const ModelConfig& config, const std::optional<FolderFacts>& facts) {
   auto tiers = tiers_of(config);
   if (!config.elastic.is_family() && facts && !facts->origin.tier.empty())

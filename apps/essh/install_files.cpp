@@ -9,12 +9,12 @@
 #include "apps/essh/verbs.h"
 #include "essh/base/file.h"
 
-// Completion for three shells and manual pages, all read off the program's own options.
+// Completion for three shells and manual pages, generated from the program's own options.
 namespace essh::verbs {
 namespace {
 namespace fs = std::filesystem;
 
-// A verb with its words: "bench", "decode".
+// A verb and its path: "bench", "decode".
 struct Place {
   const Verb* verb;
   std::vector<std::string> words;
@@ -91,7 +91,7 @@ complete -o filenames -F _essh essh
                      cases);
 }
 
-// Inside '...' of a shell, as far as fish and zsh agree.
+// Quotes for '...' in a shell, in the form that fish and zsh share.
 std::string quoted(std::string text) {
   std::string out;
   for (const char c : text) {
@@ -162,7 +162,7 @@ std::string fish_completion(const Verb& app) {
   return lines;
 }
 
-// For roff: no line may begin with a dot or a quote, and a hyphen that is typed is not a dash.
+// Escapes for roff: no line may begin with a dot or a quote, and a typed hyphen is not a dash.
 std::string roff(const std::string& text) {
   std::string out;
   for (std::size_t i = 0; i < text.size(); ++i) {

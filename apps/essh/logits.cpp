@@ -30,7 +30,7 @@ std::vector<std::int32_t> read_tokens(const std::string& path) {
   return tokens;
 }
 
-// NumPy's format 1.0: magic, header of a multiple of 64 bytes, rows.
+// NumPy's format 1.0: magic, a header padded to a multiple of 64 bytes, rows.
 std::string npy_header(std::size_t rows, std::size_t cols) {
   std::string header = fmt::format("{{'descr': '<f4', 'fortran_order': False, 'shape': ({}, {}), }}", rows, cols);
   header.resize((10 + header.size() + 1 + 63) / 64 * 64 - 10 - 1, ' ');

@@ -18,8 +18,8 @@
 
 namespace {
 
-// A file opened by us must not become standard output because the caller closed that. Reads and writes of the
-// substitutes fail.
+// If the caller closed a standard stream, the next file opened would become it. Takes the descriptor with a substitute
+// whose reads and writes fail.
 void occupy_standard_streams() {
   for (const int stream : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
     if (::fcntl(stream, F_GETFD) == -1) ::open("/dev/null", stream == STDIN_FILENO ? O_WRONLY : O_RDONLY);
@@ -30,7 +30,7 @@ void occupy_standard_streams() {
   essh::fail(essh::ErrorKind::BadFile, "standard output: cannot be written ({})", std::strerror(errno));
 }
 
-// What was printed must have arrived: a full disk behind `>` is a failure of the command.
+// Output must have arrived: a full disk behind `>` is a failure of the command.
 void flush_output() {
   std::cout.flush();
   if (!std::cout || std::fflush(stdout) != 0 || std::ferror(stdout) != 0) fail_output();

@@ -9,7 +9,7 @@
 namespace essh::verbs {
 namespace {
 
-// Bounds from here on guard against nonsense; naming them in the help would only distract.
+// Bounds from here on only guard against nonsense and are not shown in the help.
 constexpr std::int64_t kNamed = std::int64_t{1} << 24;
 
 template <class Number>

@@ -17,15 +17,15 @@ struct NumberOf<std::vector<T>> {
   using Type = T;
 };
 
-// An option, or a list of numbers, that takes decimal numbers within [least, most] alone: no NaN, no infinity, no
-// wrapping, no octal. The range stands in the help behind the type. Every numeric option of a verb is made by this or
-// by add_seed(). Numbers are int, int64, uint64, float and double; lists are of int32, int64 and double.
+// A number or list of numbers in [least, most], decimal only: no NaN, infinity, wrapping or octal. The help shows the
+// range after the type. Every numeric option of a verb is made by this or by add_seed(). Numbers are int, int64,
+// uint64, float and double; lists are of int32, int64 and double.
 template <class T>
 Option* add_number(Verb& verb, const std::string& names, T& value, const std::string& help,
                    std::type_identity_t<typename NumberOf<T>::Type> least,
                    std::type_identity_t<typename NumberOf<T>::Type> most);
 
-// --seed, of 64 bits without a sign.
+// --seed, an unsigned 64-bit number.
 Option* add_seed(Verb& verb, std::uint64_t& value, const std::string& help);
 
 }  // namespace essh::verbs

@@ -28,7 +28,7 @@ struct PrepareArguments {
   bool json = false;
 };
 
-// Text that looks like a special token stays text: only we place the end of text.
+// Text that looks like a special token stays text: only prepare places the end of text.
 TextEncoder encoder_of(const Tokenizer& tokenizer, const std::string& place) {
   const auto eos = tokenizer.eos();
   if (!eos) {

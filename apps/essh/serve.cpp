@@ -34,14 +34,14 @@ std::unique_ptr<Tokenizer> find_tokenizer(const Options& o, const fs::path& fold
   return load_tokenizer(folder);
 }
 
-// A run or folder by the last part of its path.
+// The name of a run or folder is the last component of its path.
 std::string name_of(const Options& o) {
   if (!o.name.empty()) return o.name;
   const auto path = fs::weakly_canonical(fs::absolute(o.model));
   return path.has_filename() ? path.filename().string() : path.parent_path().filename().string();
 }
 
-// --api-key, and the lines of --api-key-file that are not empty.
+// --api-key, and the non-empty lines of --api-key-file.
 std::vector<std::string> read_keys(const Options& o) {
   auto keys = o.keys;
   if (!o.key_file.empty()) {
@@ -65,7 +65,7 @@ bool is_loopback(const std::string& host) {
   return host == "localhost" || host == "::1" || host.starts_with("127.");
 }
 
-// Names a browser may use for this server. Beyond loopback any name is accepted unless some are given.
+// Host names that a browser may use for this server. Beyond loopback any name is accepted unless some are given.
 std::vector<std::string> allowed_hosts(const Options& o) {
   if (o.hosts.empty() && !is_loopback(o.http.host)) return {};
   std::vector<std::string> hosts = {"localhost", "127.0.0.1", "[::1]", o.http.host};
@@ -88,7 +88,7 @@ void run(Options o) {
     fail(ErrorKind::Usage, "--max-body must be from 1024 to {} bytes", kMostBody);
   o.http.max_bodies = 16 * o.http.max_body;
   o.scheduler.cache_bytes = parse_bytes(o.cache, "--cache");
-  // A run keeps its frontier; another may be named.
+  // The frontier of the run, unless another is named.
   const auto of_run = fs::path(o.model) / kRunFrontier;
   const fs::path frontier = !o.frontier.empty() ? fs::path(o.frontier) : fs::exists(of_run) ? of_run : fs::path();
   serve::ApiOptions api{.folder = folder,

@@ -34,12 +34,12 @@ struct Options {
 
 struct ChannelFacts {
   int sign_changes;
-  double fit_error;  // of the table's response against the filter of that slot
+  double fit_error;  // of the table's response against the filter of this channel
   std::vector<std::complex<double>> poles;
   double slowest;  // longest e-folding time, in tokens
 };
 
-// What a deployment tier of a model with these filters keeps of the weighted family.
+// The share of the weighted family kept at a deployment tier.
 struct TierFacts {
   std::string name;
   int channels;
@@ -50,7 +50,7 @@ struct Facts {
   HankelFilters filters;
   std::vector<ChannelFacts> channels = {};
   std::vector<TierFacts> tiers = {};
-  RealPoleFits real = {};  // empty unless asked for
+  RealPoleFits real = {};  // empty unless requested
 };
 
 double median(std::vector<double> values) {
@@ -129,7 +129,7 @@ void print_table(const Options& options, const Facts& facts) {
              options.init);
   fmt::print("{:>4}  {:>11}  {:>11}  {:>12}  {:>10}  {:>16}\n", "k", "sigma", "left over", "sign changes", "fit error",
              "slowest (tokens)");
-  // Below this the difference of two numbers near the trace is mostly rounding.
+  // Below this, the difference of two numbers near the trace is mostly rounding error.
   constexpr double kResolvedShare = 1e-10;
   double left_over = facts.filters.trace;
   for (std::size_t k = 0; k < facts.channels.size(); ++k) {
@@ -162,8 +162,8 @@ void print_table(const Options& options, const Facts& facts) {
   fmt::print("  median\n");
 }
 
-// Rotating poles by group of channels; real ones, whose frequency of zero has no place on a logarithmic axis, along its
-// foot.
+// Rotating poles by group of channels; real poles, whose zero frequency has no place on a logarithmic axis, along its
+// bottom.
 plot::Panel draw_poles(const Facts& facts) {
   constexpr std::size_t kGroup = 8;
   plot::Panel panel{"Poles",

@@ -4,10 +4,10 @@
 
 namespace essh::verbs {
 
-// Something other than a person stands behind standard input: a pipe or a file.
+// Whether standard input is a pipe or a file.
 bool input_is_piped();
 std::string read_standard_input();
-// All of it, or an error.
+// Writes all bytes or throws.
 void write_standard_output(std::string_view bytes);
 
 }  // namespace essh::verbs

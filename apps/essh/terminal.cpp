@@ -18,7 +18,7 @@ namespace {
 constexpr std::array<int, 4> kSignals = {SIGTERM, SIGHUP, SIGQUIT, SIGINT};
 constexpr std::string_view kPasteOn = "\x1b[?2004h", kPasteOff = "\x1b[?2004l";
 
-// For the handler, which may use nothing else.
+// The only state that the signal handler may use.
 termios usual{};
 std::array<struct sigaction, kSignals.size()> handlers{};
 

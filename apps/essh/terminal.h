@@ -6,10 +6,10 @@
 
 namespace essh::verbs {
 
-// The terminal in front of a person. Its settings are put back at the end, and before a signal ends the process.
+// An interactive terminal. Restores its settings at the end, and before a signal ends the process.
 class Terminal {
  public:
-  // Standard input and output are one, and it knows escape codes.
+  // Whether standard input and output are a terminal that knows escape codes.
   static bool present();
 
   Terminal();
@@ -17,14 +17,14 @@ class Terminal {
   Terminal(const Terminal&) = delete;
   Terminal& operator=(const Terminal&) = delete;
 
-  // Every key arrives at once as its bytes, Ctrl-C too.
+  // Raw mode: every key arrives at once as its bytes, Ctrl-C too.
   void read_keys();
-  // Ctrl-C is a signal; what is typed is not shown and waits for the next read_keys().
+  // Ctrl-C is a signal; typed keys are not shown and wait for the next read_keys().
   void watch();
 
-  // The next byte; none at the end.
+  // The next byte; none at end of input.
   std::optional<unsigned char> byte();
-  // More bytes have come.
+  // Whether more bytes have arrived.
   bool waiting() const;
   int columns() const;
   void write(std::string_view text);

@@ -45,7 +45,7 @@ struct TrainArguments {
   bool json = false;
 };
 
-// Counts the words of one source, read as `essh prepare` reads it.
+// Counts the words of one source, read like `essh prepare` does.
 void count_words(const SourceFile& source, const std::string& field, BpeWordCounter& counter,
                  std::uint64_t& bad_lines) {
   const auto reader = open_document_reader(source.path, parse_format(source.format), field);
@@ -130,7 +130,7 @@ void append_ids(fmt::memory_buffer& out, const std::vector<TokenId>& ids, bool j
   out.push_back('\n');
 }
 
-// Encodes texts on several threads and adds up how long that took, reading and writing excluded.
+// Encodes texts on several threads and accumulates the time, without reading and writing.
 class TimedEncoder {
  public:
   explicit TimedEncoder(const EncodeArguments& arguments)
@@ -141,7 +141,8 @@ class TimedEncoder {
     const auto start = std::chrono::steady_clock::now();
     const std::clock_t cpu_start = std::clock();
     pool_.each(static_cast<std::int64_t>(texts.size()), [&](std::int64_t index, int) {
-      // Filled apart from its neighbours: every token moves the vector's end, and those of two threads shared a line.
+      // A local vector avoids false sharing: every token updates the vector's end pointer, which would share a cache
+      // line with another thread's.
       auto ids = std::move(ids_[static_cast<std::size_t>(index)]);
       ids.clear();
       tokenizer_->encode(texts[static_cast<std::size_t>(index)], ids, options_);
@@ -190,7 +191,7 @@ void encode(const EncodeArguments& arguments) {
   for (std::size_t number = 1; !rest.empty(); ++number) {
     const std::size_t end = std::min(rest.find('\n'), rest.size());
     const std::string place = fmt::format("standard input:{}", number);
-    // One text a line, however long: escapes make it up to six times its bytes.
+    // One text per line, of any length: escapes make it up to six times as long.
     const Json line = parse_json(rest.substr(0, end), place, {.bytes = std::uint64_t{1} << 30});
     if (!line.is_string()) fail(ErrorKind::Usage, "{}: with --jsonl each line must be one JSON string", place);
     texts.push_back(line.get<std::string>());

@@ -26,7 +26,7 @@ void add_help(Verb& app);
 // Hidden: writes the completion files and manual pages for `cmake --install`.
 void add_install_files(Verb& app);
 
-// All of them, in the order of the help.
+// Adds all verbs, in the order of the help.
 void add_all(Verb& app);
 
 }  // namespace essh::verbs

@@ -24,7 +24,7 @@ struct Options {
   DeviceOptions device{.device = "cpu"};
 };
 
-// The beginning of the held-out text, in shorter sequences where it ends early; without text, tokens drawn at random.
+// The start of the held-out text, in shorter sequences if there is little; random tokens without text.
 VerifyInput input_of(const Options& o, const std::filesystem::path& parent) {
   VerifyInput input{.length = o.length};
   if (o.data.empty()) return input;
@@ -54,7 +54,7 @@ void run(const Options& o) {
   Json list = Json::array();
   std::size_t bad = 0;
   for (const auto& model : o.models) {
-    // `exports/*` also finds what another command is writing, or a killed one left behind.
+    // `exports/*` also matches folders that another command is writing, or that a killed one left behind.
     const auto path = std::filesystem::path(model) / "";
     if (is_temporary_name(path.parent_path().filename().string())) {
       log::warn("{}: an unfinished folder, passed over", model);
