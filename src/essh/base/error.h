@@ -10,7 +10,7 @@ namespace essh {
 enum class ErrorKind { Usage, BadFile, Unsupported, OutOfMemory, Device, Interrupted, Internal };
 
 // Every failure that input, a file or a device can cause. The message starts with the place and says what to do:
-// "config.json: hidden_size must be at least 1, got -4".
+// "config.json: hidden_size must be between 1 and 16777216, got -4".
 class Error : public std::runtime_error {
  public:
   Error(ErrorKind kind, const std::string& message) : std::runtime_error(message), kind_(kind) {}
