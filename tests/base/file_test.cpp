@@ -132,14 +132,14 @@ TEST_F(FileTest, WhatIsNoRegularFileIsWrittenThrough) {
   EXPECT_EQ(read, "through");
   EXPECT_TRUE(fs::is_fifo(pipe));
 
-  // A node of our own where we may make one, so that a fault would not destroy the machine's.
+  // Uses a device node of its own if it may create one, so that a fault cannot destroy the machine's.
   const auto full = folder / "full";
   const bool made = ::mknod(full.c_str(), S_IFCHR | 0666, makedev(1, 7)) == 0;
   try {
     write_durably(made ? full : fs::path("/dev/full"), "x");
     ADD_FAILURE() << "nothing failed";
   } catch (const Error& error) {
-    // Where device nodes may not be opened, that is the error.
+    // If device nodes cannot be opened, that is the error.
     EXPECT_EQ(error.kind(), ErrorKind::BadFile);
   }
   EXPECT_TRUE(fs::is_character_file(made ? full : fs::path("/dev/full")));
@@ -159,7 +159,7 @@ TEST_F(FileTest, OwnDescriptorsAreWrittenWhereTheyStand) {
 TEST_F(FileTest, PipesAreNoInputFiles) {
   const auto pipe = folder / "pipe";
   ASSERT_EQ(::mkfifo(pipe.c_str(), 0666), 0);
-  EXPECT_THROW(InputFile{pipe}, Error);  // at once: nobody writes to it
+  EXPECT_THROW(InputFile{pipe}, Error);  // at once, although the pipe has no writer
   EXPECT_THROW(read_text(pipe, 100), Error);
   EXPECT_THROW(MappedFile{pipe}, Error);
   EXPECT_THROW(AppendFile(pipe, 0), Error);
@@ -176,7 +176,7 @@ TEST_F(FileTest, LeftoversOfDeadWritersGo) {
   EXPECT_TRUE(fs::exists(other));
 }
 
-// The status of a child that runs `body`, which shall not return.
+// Exit status of a child that runs `body`, which must not return.
 template <class Body>
 int status_of_child(const Body& body) {
   const pid_t child = ::fork();

@@ -107,7 +107,7 @@ TEST(Json, KeepsNestedMembersInOrder) {
 TEST(Json, TimeIsLinearInTheKeys) {
   std::string text = "{";
   for (int i = 0; i < 300000; ++i) text += fmt::format("{}\"key{}\":{}", i ? "," : "", i, i);
-  EXPECT_EQ(parse_json(text + "}", "here").size(), 300000u);  // minutes if every key were searched for
+  EXPECT_EQ(parse_json(text + "}", "here").size(), 300000u);  // takes minutes if every key is searched for
 }
 
 TEST(Json, TextIsEscapedWhereItMustBe) {

@@ -17,7 +17,7 @@ Progress::Clock::time_point told_time() {
   return the_time;
 }
 
-// Standard error of `body`. It is a file meanwhile, so Progress is off a terminal.
+// Standard error of `body`, redirected to a file, so that Progress sees no terminal.
 template <class Body>
 std::string errors_of(const Body& body) {
   ::testing::internal::CaptureStderr();

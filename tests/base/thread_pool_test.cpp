@@ -24,9 +24,10 @@ TEST(ThreadPool, CoversEachIndexOnce) {
   }
 }
 
-// More threads than cores: the caller does what others have not begun, under their number, and each part is done once.
+// More threads than cores: the caller runs tasks that were not begun, under their thread index, and each task runs
+// once.
 TEST(ThreadPool, TheCallerTakesPartsThatNobodyHasBegun) {
-  // Whether a worker comes first is the system's choice: more rounds until the caller has been first once.
+  // The system decides whether a worker comes first: repeats until the caller has been first once.
   constexpr int kThreads = 64, kRounds = 200, kMostRounds = 50'000;
   ThreadPool pool(kThreads);
   const auto caller = std::this_thread::get_id();
