@@ -49,7 +49,7 @@ TEST_F(ConversationTest, ReadsOnlyWhatIsNew) {
   ASSERT_EQ(first.ending, Ending::Length);
   for (int i = 0; i < 20; ++i) {
     const auto turn = say(talk, "more");
-    // The last token drawn before, the line break, the message.
+    // The last drawn token, the line break, the message.
     EXPECT_LE(turn.read, 1 + 1 + 4);
     EXPECT_GE(turn.read, 1 + 4);
   }
@@ -75,13 +75,13 @@ TEST_F(ConversationTest, AnotherTierReadsEverythingOnceMore) {
   talk.set_tier(find_tier(engine.config(), "T1"));
   EXPECT_EQ(talk.tier().name, "T1");
   EXPECT_EQ(say(talk, "more").read, first.read + first.drawn + 5);
-  // The same capacity by another name keeps the state.
+  // The same capacity under another name keeps the state.
   talk.set_tier(find_tier(engine.config(), sizes_of(engine.config(), talk.tier().capacity)));
   EXPECT_LE(say(talk, "more").read, 6);
 }
 
 TEST_F(ConversationTest, TheStateIsThatOfTheWholeText) {
-  // A second turn is the same after reading everything once more, which a change of the tier and back leads to.
+  // A change of the tier and back makes the next turn process everything again; the result is the same.
   const auto tier = find_tier(engine.config(), "T4");
   Conversation kept(engine, *tokenizer, std::nullopt, tier, {.max_tokens = 12});
   Conversation again(engine, *tokenizer, std::nullopt, tier, {.max_tokens = 12});
@@ -100,7 +100,7 @@ TEST_F(ConversationTest, StopsBetweenTokensAndGoesOn) {
   EXPECT_EQ(turn.ending, Ending::Stopped);
   EXPECT_GT(turn.drawn, 0);
   EXPECT_LE(turn.drawn, 10);
-  // While reading: nothing is drawn, and what was not read is read later.
+  // While reading the prompt: nothing is drawn, and the rest is read later.
   const auto halted = say(talk, std::string(5000, 'x'), [] { return true; });
   EXPECT_EQ(halted.ending, Ending::Stopped);
   EXPECT_EQ(halted.drawn, 0);

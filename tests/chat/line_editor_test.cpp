@@ -21,7 +21,7 @@ struct LineEditorTest : ::testing::Test {
     for (const char c : bytes) last = editor->key(static_cast<unsigned char>(c));
     return last;
   }
-  // The line with | where the cursor is.
+  // The line with | at the cursor.
   std::string line() const {
     auto text = editor->text();
     return text.insert(editor->cursor(), "|");
