@@ -1,4 +1,5 @@
-# Runs COMMAND, which must end long before the ten minutes of the watchdog, with an exit code that matches CODE and print a match of MESSAGE.
+# Runs COMMAND, which must end long before the watchdog's ten minutes, with an exit code that matches CODE and output
+# that matches MESSAGE.
 execute_process(COMMAND ${COMMAND} TIMEOUT 300 RESULT_VARIABLE code OUTPUT_VARIABLE output ERROR_VARIABLE output)
 message("${output}")
 if(NOT code MATCHES "^(${CODE})$")

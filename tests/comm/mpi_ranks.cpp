@@ -1,4 +1,4 @@
-// Run by mpirun. Without an argument, checks the collectives between the ranks; with one, fails in that way.
+// Started by mpirun. Without an argument, checks the collectives between the ranks; with one, fails in that way.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -31,7 +31,7 @@ TEST(Ranks, SumsAreThoseOfTheRanksInOrderEveryTime) {
     const std::vector<float> expected = sum_in_order<float>(count, group->size(), count);
     for (int repeat = 0; repeat < 3; ++repeat) {
       std::vector<float> data = contribution(count, group->rank(), count);
-      // The ranks arrive in another order each time.
+      // The ranks arrive in a different order each time.
       std::this_thread::sleep_for(std::chrono::milliseconds(5 * ((group->rank() + repeat) % group->size())));
       group->all_reduce_sum(data);
       EXPECT_TRUE(same_bits<float>(data, expected)) << count;
@@ -52,7 +52,7 @@ TEST(Ranks, Values) {
 }
 
 TEST(Ranks, BarrierHoldsUntilTheLastComes) {
-  // The monotonic clock is one for all processes of a machine.
+  // All processes of a machine share the monotonic clock.
   const auto now = [] {
     return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
   };
@@ -74,7 +74,7 @@ TEST(Ranks, BroadcastFromEveryRoot) {
   }
 }
 
-// Each rank owns a part of the flat array of parameters; the last owns most of it and rank 1 nothing.
+// Each rank owns a shard of the flat array of parameters; the last rank owns most of it and rank 1 nothing.
 std::vector<std::size_t> unequal_bounds(std::size_t count) {
   std::vector<std::size_t> bounds(static_cast<std::size_t>(group->size()) + 1, 1000);
   bounds.front() = 0;
@@ -115,7 +115,7 @@ TEST(Ranks, BucketsAreReducedBesideOtherWork) {
   std::vector<float> sharded(kCount);
   const std::vector<float> own = contribution(kCount, group->rank(), 6);
   std::vector<Request> requests;
-  // From the end, as backward makes the gradients.
+  // From the end, in the order of backward.
   for (std::size_t end = kCount; end > 0;) {
     const std::size_t begin = end - std::min(end, kBucket);
     std::copy(own.begin() + begin, own.begin() + end, whole.begin() + begin);
@@ -125,7 +125,7 @@ TEST(Ranks, BucketsAreReducedBesideOtherWork) {
                                                        slice_bounds(bounds, begin, end)));
     end = begin;
   }
-  // A value waits for its turn behind the buckets.
+  // A single value is queued behind the buckets.
   EXPECT_EQ(group->all_reduce_sum(std::int64_t{1}), group->size());
   for (Request& request : requests) {
     EXPECT_TRUE(request.done());
@@ -167,7 +167,7 @@ int check_collectives() {
   }
 }
 
-// Every rank but 0 meets its fate while rank 0 waits for it.
+// Every rank but 0 fails while rank 0 waits for it.
 int fail_by(std::string_view way) {
   const bool impatient = way == "timeout" || way == "mixed_up" || way == "sizes" || way == "parts";
   const auto joined = make_group({.timeout = impatient ? std::chrono::seconds(10) : std::chrono::minutes(10)});
@@ -175,7 +175,7 @@ int fail_by(std::string_view way) {
   joined->all_reduce_sum(data);
   const bool first = joined->rank() == 0;
   if (way == "sizes") {
-    // Longer than the other rank's array, by more than it could take.
+    // Far longer than the other rank's array.
     std::vector<float> longer(8'000'000);
     joined->all_reduce_sum(first ? std::span(data) : std::span(longer));
   } else if (way == "parts") {
@@ -183,7 +183,7 @@ int fail_by(std::string_view way) {
     if (!first) bounds[1] += 1;
     joined->reduce_scatter_sum(data, bounds);
   } else if (way == "error_in_flight") {
-    // Rank 0 takes part in the first only.
+    // Rank 0 takes part only in the first collective.
     std::vector<float> doomed(8'000'000);
     std::vector<Request> requests;
     for (int i = 0; i < (first ? 1 : 3); ++i) requests.push_back(joined->start_all_reduce_sum(doomed));

@@ -5,7 +5,7 @@
 
 namespace essh::comm::testing {
 
-// What rank `rank` contributes; of widely different sizes, so that another order of adding gives other bits.
+// Contribution of `rank`, of widely different magnitudes, so that another order of additions gives other bits.
 inline std::vector<float> contribution(std::size_t count, int rank, std::uint64_t salt) {
   std::vector<float> values(count);
   std::uint64_t state = salt * 0x9e3779b97f4a7c15u + static_cast<std::uint64_t>(rank) + 1;

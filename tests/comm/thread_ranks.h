@@ -36,7 +36,7 @@ class Mailboxes {
     box.pop_front();
     return message;
   }
-  // Nobody waits any longer for what will not come.
+  // Wakes all ranks that wait for messages which will not come.
   void lose() {
     const std::lock_guard lock(mutex_);
     lost_ = true;
@@ -102,7 +102,7 @@ inline void on_ranks(int ranks, const std::function<void(Collectives&, int, Thre
   EXPECT_TRUE(mail.empty());
 }
 
-// A group of such ranks. Collectives are done when they are started.
+// A group of such ranks. Collectives complete when they are started.
 class ThreadGroup final : public Group {
  public:
   explicit ThreadGroup(ThreadTransport& transport)

@@ -9,7 +9,7 @@
 namespace essh::comm {
 namespace {
 
-// One rank is all that one GPU allows: every part is its own, and kernels and collectives keep their order.
+// One GPU allows one rank only: it owns every shard, and kernels and collectives stay in order.
 TEST(NcclGroup, OneRankKeepsItsDataAndTheOrderOfTheStream) {
   if (gpu_names().empty()) GTEST_SKIP() << "no GPU";
   auto stream = open_stream({.device = Device::Cuda});
