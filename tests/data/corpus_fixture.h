@@ -16,13 +16,13 @@
 
 namespace essh {
 
-// A folder of its own for each test.
+// A separate folder for each test.
 struct CorpusTest : ::testing::Test {
   std::filesystem::path folder;
 
   void SetUp() override {
     log::set_level(log::Level::Quiet);
-    // In memory where that is possible: these tests sync files thousands of times.
+    // In memory if possible: these tests sync files thousands of times.
     const bool memory = ::access("/dev/shm", W_OK) == 0;
     std::string pattern =
         ((memory ? std::filesystem::path("/dev/shm") : std::filesystem::temp_directory_path()) / "essh-data-XXXXXX")

@@ -8,9 +8,9 @@ namespace {
 
 struct Documents {
   std::vector<std::string> texts;
-  std::vector<std::size_t> pieces;  // of each document
+  std::vector<std::size_t> pieces;  // per document
   std::vector<BadLine> bad;
-  std::vector<std::pair<SourcePosition, std::size_t>> positions;  // and the documents before them
+  std::vector<std::pair<SourcePosition, std::size_t>> positions;  // with the documents before each
 };
 
 Documents read_all(const std::string& path, CorpusFormat format, SourcePosition start = {}) {
@@ -105,7 +105,7 @@ TEST_F(DocumentReaderTest, JsonlWithBadAndLongLines) {
   const auto path = write("a.jsonl", file);
   const auto all = read_all(path, CorpusFormat::Jsonl);
   auto expected = texts;
-  expected.push_back(std::string(3 * kPieceBytes, 'x'));  // found bad only after pieces of it were handed on
+  expected.push_back(std::string(3 * kPieceBytes, 'x'));  // found to be bad only after pieces of it were handed on
   expected.push_back("short");
   EXPECT_EQ(all.texts, expected);
   ASSERT_EQ(all.bad.size(), 4u);
@@ -153,7 +153,7 @@ TEST(CutDocument, PrefersSafePlaces) {
   EXPECT_EQ(cut_document(filled(kPieceBytes - 100,
                                 "\n\xC2\xA0"
                                 "b")),
-            kPieceBytes);                                                                  // no-break space: no place
+            kPieceBytes);  // no-break space: not a place to cut
   EXPECT_EQ(cut_document(filled(kPieceBytes - 100, "\n\xE4\xB8\xAD")), kPieceBytes - 99);  // a Chinese character
   EXPECT_EQ(cut_document(filled(10, "\nb")), kPieceBytes);                                 // too early
   EXPECT_EQ(cut_document(filled(kPieceBytes - 2, "\xF0\x9F\x98\x80")), kPieceBytes - 2);   // never inside a character

@@ -66,8 +66,8 @@ Outcome by_parser(const std::string& line) {
   return {LineFault::None, object["text"]};
 }
 
-// Random damage to valid lines: the scanner accepts what a full parser accepts, with the same text, however the line is
-// cut.
+// Random damage to valid lines: the scanner accepts exactly the lines that a full parser accepts, with the same text,
+// wherever the line is cut.
 TEST(JsonFieldScanner, AgreesWithAParserOnDamagedLines) {
   const std::string seeds[] = {
       R"({"text":"one \u0041 \n two","meta":{"a":[1,-2.5e+3,0.1,true,false,null,"x"]},"id":12})",
@@ -96,7 +96,7 @@ TEST(JsonFieldScanner, AgreesWithAParserOnDamagedLines) {
     const auto cut = scan(line, rng.below(line.size() + 1));
     ASSERT_EQ(whole.fault, cut.fault) << line;
     ASSERT_EQ(whole.text, cut.text) << line;
-    // What the two are meant to treat differently.
+    // Intended differences.
     if (whole.fault == LineFault::FieldTwice || whole.text.find("\xEF\xBF\xBD") != std::string::npos) continue;
     if (line.find("\\ud") != std::string::npos) continue;
     const auto parsed = by_parser(line);

@@ -41,7 +41,8 @@ std::vector<std::int32_t> window_of(const Batch& batch, std::int64_t row) {
   return window;
 }
 
-// Takes `samples` samples from `position` on, as a group of ranks would: their hashes by place in the global stream.
+// Takes `samples` samples from `position` on, as a group of ranks does; records their hashes by position in the global
+// stream.
 void train(const Sequences& sequences, LoaderOptions options, std::int64_t& position, std::int64_t samples,
            std::vector<std::uint64_t>& seen) {
   std::vector<std::unique_ptr<Loader>> group;
@@ -158,7 +159,7 @@ TEST_F(LoaderTest, DamageNamesTheShard) {
   EXPECT_EQ(fingerprint.size(), 64u);
 }
 
-// Sampling looks at 64 pages; the full check finds one changed bit anywhere.
+// Sampling reads 64 pages; the full check finds one changed bit anywhere.
 TEST_F(LoaderTest, FullVerificationFindsOneBit) {
   PrepareOptions options;
   options.inputs = {write("big.txt", std::string(600000, 'a'))};

@@ -93,7 +93,7 @@ TEST_F(PrepareTest, ThreadsLeaveNoTrace) {
   EXPECT_EQ(files_in(one.folder), files_in(many.folder));
 }
 
-// A run that fails at its k-th write, sync or rename, for every k, and is then run again ends with the same bytes.
+// A process that fails at its k-th write, sync or rename, for every k, and is then restarted produces the same bytes.
 TEST_F(PrepareTest, AnyFailingCallThenRestartGivesTheSameBytes) {
   const std::vector<std::string> inputs = {write_jsonl("a.jsonl", random_documents(2200, 1, 1000)),
                                            write_jsonl("b.jsonl", random_documents(2200, 1, 1000, 2)),
@@ -205,7 +205,7 @@ TEST_F(PrepareTest, OneLongDocumentFeedsBothSplits) {
     EXPECT_EQ(manifest.train.bytes + manifest.valid.bytes, static_cast<std::int64_t>(size));
     EXPECT_NEAR(static_cast<double>(manifest.valid.bytes), 0.1 * static_cast<double>(size), 100.0 * 3);
   }
-  // Below the least share, and with no share at all, a document stays whole.
+  // Below the least share, and without a share, a document is not cut.
   auto chosen = options("short", {write("short.txt", text.substr(0, 20000))});
   chosen.valid_fraction = 0.05;
   const auto report = prepare(chosen, byte_encoder());
@@ -253,7 +253,7 @@ TEST_F(PrepareTest, RecordsHeldOutAreTheValidationSplit) {
   EXPECT_EQ(documents_of(dataset.train()), (std::vector<std::string>{"ACGT", "GG"}));
   EXPECT_EQ(documents_of(dataset.valid()), (std::vector<std::string>{record, "TTTT"}));
 
-  // With a share beside it, the record is still whole.
+  // With --valid-fraction too, the record stays whole.
   auto both = options("both", {path});
   both.holdout = {"chr21"};
   both.valid_fraction = 0.5;
@@ -280,7 +280,7 @@ TEST_F(PrepareTest, ARecordToHoldOutMustExist) {
             "holdout \"chr21\": no FASTA record has that name; the sources have no FASTA records");
 }
 
-// Killed in the middle of a record that is held out, the next run still knows what it is reading.
+// Killed in the middle of a held-out record, the next process still knows which record it is reading.
 TEST_F(PrepareTest, HoldingOutSurvivesARestart) {
   std::string genome;
   for (int i = 0; i < 12; ++i)

@@ -24,8 +24,7 @@ TEST(SampleOrder, EveryEpochIsAPermutation) {
   }
 }
 
-// Rank correlation of shuffled places with the places themselves, with another epoch and with another seed: all near
-// zero.
+// Rank correlation of shuffled positions with the identity, with another epoch and with another seed: all near zero.
 TEST(SampleOrder, EpochsAndSeedsAreUnrelated) {
   constexpr std::int64_t kSamples = 5000;
   const SampleOrder order(1, kSamples);
@@ -47,7 +46,7 @@ TEST(SampleOrder, EpochsAndSeedsAreUnrelated) {
   EXPECT_LT(std::abs(seed / variance), limit);
 }
 
-// Over many epochs a given sample stands equally often at every place.
+// Over many epochs a given sample is equally often at every position.
 TEST(SampleOrder, PlacesAreUniform) {
   constexpr std::int64_t kSamples = 7;
   constexpr std::int64_t kEpochs = 7000;
@@ -59,7 +58,7 @@ TEST(SampleOrder, PlacesAreUniform) {
     EXPECT_NEAR(count, kEpochs / kSamples, 5 * std::sqrt(static_cast<double>(kEpochs) / kSamples));
 }
 
-// Fixed for ever: a checkpoint holds a position in this order.
+// Must never change: a checkpoint holds a position in this order.
 TEST(SampleOrder, TheOrderIsFrozen) {
   const SampleOrder order(1234, 1'000'000'007);
   EXPECT_EQ(order(0), 948114720);

@@ -68,8 +68,8 @@ TEST(Mqar, BindsKeysToValuesAndAsksForEachOnce) {
   }
 }
 
-// The first key takes slot g with probability (g + 1)^-0.99 / sum, by definition; the draw of the second, given the
-// first, leaves that slot out.
+// By definition, the first key takes slot g with probability (g + 1)^-0.99 / sum; the second draw excludes the slot of
+// the first.
 TEST(Mqar, QueriesCrowdAfterThePairsAsThePowerLawSays) {
   const SyntheticTask task({.name = "mqar", .length = 24, .symbols = 64, .pairs = 2, .noise = false});
   constexpr int kSlots = 10, kSamples = 40000;
