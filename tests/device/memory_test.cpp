@@ -31,7 +31,7 @@ TEST(Arena, PiecesAreAlignedAndApart) {
   for (const auto& piece : pieces) {
     for (Index i = 0; i < piece.size; ++i) ASSERT_EQ(piece.data[i], static_cast<float>(1000 * piece.size + i));
   }
-  // 256 bytes each but for the last two, which take 512 and 4096.
+  // 256 bytes each, except the last two: 512 and 4096.
   EXPECT_EQ(arena.touched(), 256u + 256 + 256 + 512 + 256 + 4096);
   EXPECT_EQ(held("a test of pieces"), arena.capacity());
 }
@@ -56,7 +56,7 @@ TEST(Arena, WhatIsReleasedIsHandedOutAgain) {
   EXPECT_EQ(static_cast<void*>(arena.matrix<double>(3, 5).data), static_cast<void*>(kept.data));
 }
 
-// Memory that a pass holds never moves; the next pass finds all of it without asking the system.
+// Memory held by a pass never moves; the next pass reuses all of it without asking the system.
 TEST(Arena, GrowsByBlocksThatStayWhereTheyAre) {
   constexpr Index kMegabyte = Index{1} << 18;  // floats
   Arena arena(Device::Cpu, "a test of growth");
@@ -67,7 +67,7 @@ TEST(Arena, GrowsByBlocksThatStayWhereTheyAre) {
   }
   EXPECT_EQ(first[0].data[20 * kMegabyte - 1], 20);
   const auto capacity = arena.capacity();
-  // 32 MB, 32 MB, 50 MB that no block had, and the last in a block of its own.
+  // 32 MB, 32 MB, 50 MB for a request larger than a block, and the last in a block of its own.
   EXPECT_EQ(capacity, std::size_t{32 + 32 + 50 + 32} << 20);
   EXPECT_EQ(held("a test of growth"), capacity);
   arena.release();

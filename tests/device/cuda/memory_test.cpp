@@ -10,7 +10,7 @@
 namespace essh {
 namespace {
 
-// One run of addresses: what was written stays through growth, and nothing is lost between matrices of any size.
+// One contiguous address range: data survives growth, and there is no gap between matrices of any size.
 TEST(ArenaCuda, GrowsWithoutMovingWhatItHolds) {
   if (cuda::device_count() == 0) GTEST_SKIP() << "no GPU";
   cuda::Stream stream;
@@ -27,7 +27,7 @@ TEST(ArenaCuda, GrowsWithoutMovingWhatItHolds) {
     EXPECT_GT(more.data, end);
     end = more.data;
     asked += static_cast<std::size_t>(megabytes) << 20;
-    // The last element is memory too.
+    // The last element is mapped too.
     stream.copy(more.data + more.size - 1, written.data(), sizeof(float));
   }
   stream.copy(read.data(), first.data, sizeof(float) * kCount);
@@ -71,7 +71,7 @@ TEST(ArenaCuda, SaysWhatDoesNotFit) {
       EXPECT_NE(std::string(error.what()).find("for a test does not fit"), std::string::npos) << error.what();
     }
   }
-  // What was there before is still usable.
+  // Memory mapped before the failure is still usable.
   const std::vector<float> zeros(1000);
   stream.copy(first.data, zeros.data(), sizeof(float) * zeros.size());
   stream.wait();
