@@ -87,7 +87,7 @@ TEST_F(ExportTest, AnExportKeepsTheResidualsType) {
   }
 }
 
-// The codes are those of the slice, not of the parent's longer rows; the engine computes with what they stand for.
+// The codes are those of the slice, not of the parent's longer rows; the engine computes with the dequantised values.
 TEST_F(ExportTest, QuantisedExportsAreTheQuantisedSlice) {
   for (const char* format : {"q8", "q4", "fp8"}) {
     export_all({.format = parse_matrix_format(format), .existing = ExistingFolder::Replace});
@@ -99,7 +99,7 @@ TEST_F(ExportTest, QuantisedExportsAreTheQuantisedSlice) {
       EXPECT_EQ(matrix_format_name(matrix_format(found)), format);
     }
   }
-  // Other weights of the same sizes are found out.
+  // Other weights of the same sizes are detected.
   auto parent = load_model(folder / "family");
   for (std::size_t i = 0; i < parent.parameters.layout().tensors().size(); ++i) {
     if (parent.parameters.layout().tensors()[i].name.ends_with("down_proj.weight")) parent.parameters.tensor(i)[0] += 1;
@@ -152,7 +152,7 @@ TEST_F(ExportTest, VerifyFindsWhatIsWrong) {
   EXPECT_FALSE(verify_model(folder / "T5", std::nullopt, stream).good());
 }
 
-// Two batches of four sequences, every logit of them, and 1 + 4 rows token by token.
+// Two batches of four sequences, all logits, and 1 + 4 rows step by step.
 TEST_F(ExportTest, VerifyComparesTwoBatchesOfFourSequences) {
   export_all({});
   const auto detail = [&](const VerifyInput& input) {
@@ -174,7 +174,7 @@ TEST_F(ExportTest, VerifyComparesTwoBatchesOfFourSequences) {
   text.tokens.back() = static_cast<std::int32_t>(config.vocab_size);
   EXPECT_NE(faults(verify("T4", text)).find("held-out text: token 239 is 16"), std::string::npos);
 
-  // A weight that only late tokens of the last sequence meet: the embedding of a token that stands nowhere else.
+  // A weight used only by late tokens of the last sequence: the embedding of a token that occurs nowhere else.
   auto changed = load_model(folder / "T4");
   changed.parameters.tensor(
       changed.parameters.layout().find(-1, "model.embed_tokens.weight"))[15 * config.hidden_size] += 1;
@@ -195,7 +195,7 @@ TEST_F(ExportTest, VerifyWantsEveryFileListed) {
   std::ofstream(model / "extra.bin") << "?";
   EXPECT_NE(found().find("\"extra.bin\" is not listed"), std::string::npos);
   fs::remove(model / "extra.bin");
-  // Changed weights, and a manifest that does not know them.
+  // Changed weights, with a manifest of the old ones.
   const auto sums = read_text(model / "SHA256SUMS", 10000);
   std::string fewer;
   std::istringstream lines(sums);
@@ -211,7 +211,7 @@ TEST_F(ExportTest, VerifyReadsTheTokenizer) {
   const auto model = folder / "T4";
   const auto found = [&](bool with_parent) {
     fs::remove(model / "SHA256SUMS");
-    write_manifest(model);  // so that the hashes have nothing to say
+    write_manifest(model);  // so that the hashes match
     return faults(verify_model(model, with_parent ? std::optional(folder / "family") : std::nullopt, stream,
                                Precision::Auto, {.length = 8}));
   };
