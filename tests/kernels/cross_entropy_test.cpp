@@ -76,7 +76,7 @@ TYPED_TEST(CrossEntropyTest, HugeLogitsNeitherOverflowNorVanish) {
   EXPECT_EQ(d_logits.view(1, 5), T(1));
   EXPECT_EQ(d_logits.view(1, 6), T(-1));
   expect_close(d_logits.view(2, 1), 1.0 / 40, "uniform");
-  // log 40 is lost beside a logit of 1e30, but it must not become anything else.
+  // log 40 vanishes beside a logit of 1e30; the loss must stay finite.
   EXPECT_TRUE(std::isfinite(static_cast<double>(loss.view(0, 2))));
 }
 

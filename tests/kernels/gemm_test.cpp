@@ -43,7 +43,7 @@ struct GemmProblem {
   }
 };
 
-// Every element within the rounding that any order of summation may have.
+// Every element is within the rounding error of any order of summation.
 template <class T>
 void expect_product(const GemmProblem<T>& problem, const StridedMatrix<T>& before, double alpha, double beta) {
   for (Index i = 0; i < problem.rows; ++i) {
@@ -104,7 +104,7 @@ TYPED_TEST(GemmTest, WithBetaZeroTheOldValuesAreNotRead) {
   }
 }
 
-// Wide and tall results on teams that cut them by columns and by rows, into unequal parts.
+// Wide and tall results on thread counts that split them unequally, by columns and by rows.
 TYPED_TEST(GemmTest, EveryCutAgreesWithTheNaiveProduct) {
   using T = TypeParam;
   for (const int threads : {1, 2, 5}) {
@@ -136,7 +136,7 @@ TYPED_TEST(GemmTest, BitsDoNotDependOnTheTeam) {
   }
 }
 
-// A row has the same bits in any company, whichever way the number of rows makes it computed.
+// A row has the same bits in any batch, whichever code path the number of rows selects.
 TYPED_TEST(GemmTest, ARowHasTheSameBitsInAnyCompany) {
   using T = TypeParam;
   cpu::Stream stream(2);
@@ -160,7 +160,7 @@ TYPED_TEST(GemmTest, ARowHasTheSameBitsInAnyCompany) {
   }
 }
 
-// A prefix of a weight's rows, as an exported tier has it, gives the bits of the whole.
+// A prefix of a weight's rows, as in an exported tier, gives the bits of the whole.
 TYPED_TEST(GemmTest, AColumnHasTheSameBitsInASmallerWeight) {
   using T = TypeParam;
   cpu::Stream stream(2);

@@ -12,7 +12,7 @@ namespace essh {
 
 using FloatTypes = ::testing::Types<float, double>;
 
-// What a kernel over T may differ from the reference, relative to max(1, |exact|).
+// Tolerance of a kernel over T against the reference, relative to max(1, |exact|).
 template <class T>
 inline constexpr double kTolerance = 1e-12;
 template <>
@@ -38,14 +38,14 @@ void expect_gradient(T analytic, reference::Dual& input, const Objective& object
   input.value = at - kStep;
   const double below = objective().value;
   input.value = at;
-  // A difference quotient carries the rounding of the whole objective.
+  // A difference quotient has the rounding error of the whole objective.
   const double scale = std::max({1.0, std::abs(at_point.slope), std::abs(at_point.value)});
   EXPECT_NEAR(static_cast<double>(analytic), (above - below) / (2 * kStep),
               std::max(1e-8, slack * kTolerance<T>) * scale)
       << what;
 }
 
-// Calls body(stream) on teams of 1, 2 and 5 threads; the bits of the matrices it returns must not depend on the team.
+// Calls body(stream) with 1, 2 and 5 threads; the bits of the returned matrices must not depend on the number.
 template <class Body>
 void expect_same_bits_for_any_team(const Body& body) {
   cpu::Stream alone(1);

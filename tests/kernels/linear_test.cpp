@@ -8,7 +8,7 @@
 namespace essh {
 namespace {
 
-// A weight in stored bytes: `skip` bytes into its memory, rows wider than its columns, what lies between them NaN.
+// A weight in stored bytes, `skip` bytes into its memory, with rows wider than its columns; the padding is NaN.
 class StoredWeight {
  public:
   StoredWeight(Format format, Index rows, Index cols, Rng& rng, Index gap = 0, std::size_t skip = 0)
@@ -30,7 +30,7 @@ class StoredWeight {
   double operator()(Index r, Index c) const { return values_[static_cast<std::size_t>(r * cols_ + c)]; }
 
  private:
-  // Stores an element and returns what became of it.
+  // Stores an element and returns its rounded value.
   double put(Index index, double value) {
     const auto store = [&](auto element) {
       std::memcpy(bytes_.data() + skip_ + static_cast<std::size_t>(index) * sizeof(element), &element, sizeof(element));
@@ -76,7 +76,7 @@ TYPED_TEST_SUITE(LinearTest, FloatTypes);
 
 enum class Addend { None, Other, Itself };
 
-// Every element within the rounding of one chain of additions.
+// Every element is within the rounding error of one chain of additions.
 template <class T>
 void expect_sums(const StridedMatrix<T>& x, std::span<const StoredWeight> weights, const StridedMatrix<T>& y,
                  double scale, const StridedMatrix<T>* addend) {
@@ -168,7 +168,7 @@ TYPED_TEST(LinearTest, WeightsSideBySideGiveTheBitsOfEachAlone) {
   }
 }
 
-// The bits of a row depend on that row alone: not on the rows beside it, nor on the number of threads.
+// The bits of a row depend on that row alone: not on the other rows or the number of threads.
 TYPED_TEST(LinearTest, ARowHasTheSameBitsInAnyCompany) {
   using T = TypeParam;
   Rng rng(33);
@@ -238,7 +238,7 @@ TYPED_TEST(LinearTest, SumsAreOneChainInOrder) {
   }
 }
 
-// A prefix of a weight's rows and columns, as a smaller tier has it, gives the bits of its copy.
+// A prefix of a weight's rows and columns, as in a smaller tier, gives the bits of its copy.
 TYPED_TEST(LinearTest, APrefixGivesTheBitsOfItsCopy) {
   using T = TypeParam;
   Rng rng(35);

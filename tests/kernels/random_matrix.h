@@ -8,7 +8,7 @@
 
 namespace essh {
 
-// A matrix with a stride wider than its columns; the gap holds NaN, so a kernel that strays shows at once.
+// A matrix with a stride wider than its columns; the padding holds NaN, so that an out-of-bounds read shows.
 template <class T>
 struct StridedMatrix {
   std::vector<T> storage;
@@ -38,7 +38,7 @@ struct StridedMatrix {
 
   // Row 0 as a vector.
   Vector<T> vector() const { return {view.data, view.cols}; }
-  // Columns [first, first + count) of a row, as the numbers of a reference.
+  // Columns [first, first + count) of a row, converted for a reference.
   template <class S = double>
   std::vector<S> row(Index r, Index first, Index count) const {
     std::vector<S> values;

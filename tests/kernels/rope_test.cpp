@@ -32,7 +32,7 @@ TYPED_TEST(RopeTest, AgreesWithTheDefinition) {
           for (Index h = 0; h < heads; ++h) {
             const auto exact =
                 reference::rope(x.row(r, h * head_dim, head_dim), static_cast<double>(start + r % length), kTheta);
-            // The angle of position 10^6 itself is known to 1e-10 only.
+            // The angle at position 10^6 itself is accurate to 1e-10 only.
             for (Index i = 0; i < head_dim; ++i)
               expect_close(turned.view(r, h * head_dim + i), exact[static_cast<std::size_t>(i)], "x", placed ? 1e3 : 1);
           }

@@ -17,7 +17,7 @@ TEST(RunningMean, ForgetsAtTheGivenRate) {
     run(stream, RunningMean{.sums = sums.vector(), .mean = mean.vector(), .memory = 0.95, .count = 40});
     for (Index i = 0; i < size; ++i)
       EXPECT_NEAR(mean.view(0, i), 0.95 * before.view(0, i) + 0.05 * sums.view(0, i) / 40, 1e-14);
-    // The first step has nothing to remember, whatever stood there.
+    // With memory 0 the old mean is not used, whatever it is.
     run(stream, RunningMean{.sums = sums.vector(), .mean = mean.vector(), .memory = 0, .count = 40});
     for (Index i = 0; i < size; ++i) EXPECT_EQ(mean.view(0, i), sums.view(0, i) / 40);
   }

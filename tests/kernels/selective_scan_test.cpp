@@ -81,7 +81,7 @@ Result forward(cpu::Stream& stream, const ScanProblem& p, double range) {
   return r;
 }
 
-// The reference for one channel of one sequence; `nudge` may replace any of the inputs' derivatives.
+// The reference for one channel of one sequence.
 template <class S>
 struct ChannelProblem {
   reference::ChannelInput<S> input;
@@ -203,7 +203,7 @@ TEST_P(SelectiveScan, GradientsAgreeWithDualNumbersAndDifferences) {
                                     .d_entering = d_entering.view,
                                     .factor_range = range});
 
-  // One input at a time, by a reference to it inside the dual problem.
+  // Checks one input at a time, selected by a reference into the dual problem.
   const auto check = [&](double analytic, Index b, Index k, const std::function<Dual&(ChannelProblem<Dual>&)>& pick,
                          const char* what) {
     double exact = 0, difference = 0, objective = 0;
@@ -223,7 +223,7 @@ TEST_P(SelectiveScan, GradientsAgreeWithDualNumbersAndDifferences) {
     }
     const double scale = std::max(1.0, std::abs(exact));
     EXPECT_NEAR(analytic, exact, 1e-12 * scale) << what;
-    // A difference quotient carries the rounding of the whole objective.
+    // A difference quotient has the rounding error of the whole objective.
     EXPECT_NEAR(analytic, difference, 1e-8 * std::max(scale, objective)) << what;
   };
   for (Index k = 0; k < p.channels; ++k) {

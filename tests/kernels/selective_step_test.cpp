@@ -5,8 +5,8 @@
 namespace essh {
 namespace {
 
-// Decays and frequencies as the spectral initialisation gives them: slow modes up to rho = 0.9999 with few turns, fast
-// ones with many; clocks around softplus(-3) that the input moves.
+// Decays and frequencies like those of the spectral initialisation: slow modes up to rho = 0.9999 with few rotations,
+// fast ones with many; clocks around softplus(-3), modulated by the input.
 template <class T>
 struct StepProblem {
   Index sequences, length, channels, modes, width;
@@ -65,7 +65,7 @@ StepResult<T> token_by_token(cpu::Stream& stream, const StepProblem<T>& p) {
   auto result = fresh(p);
   const auto states = result.state.rows();
   for (Index t = 0; t < p.length; ++t) {
-    // Token t of every sequence, as rows one `length` apart.
+    // Token t of every sequence: rows `length` apart.
     const auto at = [&]<class W>(Matrix<W> m) { return Matrix<W>{m.row(t), p.sequences, m.cols, m.stride * p.length}; };
     run(stream, SelectiveStep<T>{.width = p.width,
                                  .v = at(p.v.view),
@@ -80,7 +80,7 @@ StepResult<T> token_by_token(cpu::Stream& stream, const StepProblem<T>& p) {
   return result;
 }
 
-// The chunked pass over pieces of the given lengths, each entered with the state the one before left.
+// The chunked pass over pieces of the given lengths; each starts from the previous piece's leaving state.
 template <class T>
 StepResult<T> piece_by_piece(cpu::Stream& stream, const StepProblem<T>& p, const std::vector<Index>& pieces) {
   auto result = fresh(p);
@@ -127,7 +127,7 @@ StepResult<T> whole(cpu::Stream& stream, const StepProblem<T>& p) {
   return result;
 }
 
-// Largest distance of two rows of one channel (or one mode's state), relative to the size of that row.
+// Largest distance between two rows of one channel (or one mode's state), relative to the row's norm.
 template <class T>
 double relative_error(const StridedMatrix<T>& x, const StridedMatrix<T>& exact, Index block) {
   double worst = 0;
@@ -198,7 +198,7 @@ TYPED_TEST(SelectiveStepTest, AgreesWithTheRecurrence) {
 TYPED_TEST(SelectiveStepTest, TokenByTokenAgreesWithTheChunkedPassOver4096Positions) {
   using T = TypeParam;
   cpu::Stream stream(1);
-  // Clocks of the initialisation, and clocks that training has all but stopped.
+  // Clocks of the initialisation, and clocks that training has almost stopped.
   for (const double clock_bias : {-3.0, -8.0}) {
     const StepProblem<T> p(1, 4096, 4, 8, 8, clock_bias);
     const auto stepped = token_by_token(stream, p), chunked = whole(stream, p);
@@ -259,7 +259,7 @@ TYPED_TEST(SelectiveStepTest, ASequenceHasTheSameBitsAloneAndInABatch) {
   EXPECT_EQ(relative_error(alone.state, together.state, p.width), 0);
 }
 
-// States anywhere in memory, entering ones kept or overwritten: one token, and the chunked pass over 70.
+// States anywhere in memory, with the entering ones kept or overwritten: one token, and the chunked pass over 70.
 TYPED_TEST(SelectiveStepTest, StatesLieAnywhereAndMayBeKept) {
   using T = TypeParam;
   cpu::Stream stream(2);

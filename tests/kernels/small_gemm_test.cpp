@@ -9,7 +9,7 @@ template <class T>
 class SmallGemm : public ::testing::Test {};
 TYPED_TEST_SUITE(SmallGemm, FloatTypes);
 
-// Whether a(i, k) may hold anything: outside the shape, whole blocks of eight rows away.
+// Whether a(i, k) may hold anything: it lies in a block of eight rows that is outside the shape entirely.
 bool never_read(cpu::Shape shape, Index i, Index k, Index rows) {
   const Index block = i / 8 * 8, last = std::min(block + 8, rows) - 1;
   if (i >= rows / 8 * 8) return shape == cpu::Shape::Lower ? k > i : shape == cpu::Shape::Upper && k < i;

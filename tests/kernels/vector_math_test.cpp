@@ -41,7 +41,7 @@ std::vector<Case<T>> cases() {
           {"one_minus_exp", cpu::one_minus_exp, exact_one_minus_exp}};
 }
 
-// Points over the whole range: dense where the functions move, every power of two beyond and below, and the ends.
+// Points over the whole range: dense where the functions vary, every power of two beyond and below, and the limits.
 template <class T>
 std::vector<T> points() {
   using Limits = std::numeric_limits<T>;
@@ -61,7 +61,7 @@ class VectorMath : public ::testing::Test {};
 using Types = ::testing::Types<float, double>;
 TYPED_TEST_SUITE(VectorMath, Types);
 
-// `units` in the last place, or one smallest normal number: results below it may be flushed to zero.
+// `units` in the last place, or one smallest normal number: smaller results may be flushed to zero.
 template <class T>
 void expect_accurate(T value, long double exact, double units, const char* name, double x) {
   using Limits = std::numeric_limits<T>;
@@ -104,7 +104,7 @@ TYPED_TEST(VectorMath, NanComesOutAsNan) {
   for (const T value : y) EXPECT_TRUE(std::isnan(value));
 }
 
-// A float result of a double argument: no digits lost to the argument's size.
+// Float result of a double argument: no digits are lost for large arguments.
 TYPED_TEST(VectorMath, WideExponentialsKeepTheirDigits) {
   using T = TypeParam;
   std::vector<double> x;

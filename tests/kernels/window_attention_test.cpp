@@ -108,7 +108,7 @@ TYPED_TEST(WindowAttention, KeysOfThePastAreSeen) {
   }
 }
 
-// Four query heads to a kv head, one kv head or two.
+// Four query heads per kv head, with one and with two kv heads.
 TYPED_TEST(WindowAttention, GroupsOfHeadsShareKeysAndValues) {
   cpu::Stream stream(2);
   for (const Index heads : {4, 8}) {
@@ -157,7 +157,7 @@ TYPED_TEST(WindowAttention, BitsDoNotDependOnOtherSequences) {
   }
 }
 
-// The paths for few and for many queries: the same rows asked one at a time, in sevens, and all at once.
+// The code paths for few and for many queries: the same rows one at a time, in sevens, and all at once.
 TYPED_TEST(WindowAttention, AnyGroupingOfTheQueriesAgrees) {
   using T = TypeParam;
   cpu::Stream stream(2);
@@ -252,7 +252,7 @@ TYPED_TEST(WindowAttention, GradientsAgreeWithDualNumbersAndDifferences) {
           }
           return sum;
         };
-        // Every row of the short ones, rows on both sides of the blocks of the long ones.
+        // Every row of short sequences; rows on both sides of the block boundaries of long ones.
         for (Index r = 0; r < length; r += (length > 40 ? 31 : length > 10 ? 10 : 1)) {
           const auto row = static_cast<std::size_t>(r);
           for (Index i = 0; i < 4; i += 3) {
@@ -267,7 +267,7 @@ TYPED_TEST(WindowAttention, GradientsAgreeWithDualNumbersAndDifferences) {
   }
 }
 
-// A kv head's gradients are sums over the query heads that read it.
+// The gradients of a kv head are sums over the query heads that read it.
 TYPED_TEST(WindowAttention, GradientsOfGroupsAgreeWithDualNumbersAndDifferences) {
   using T = TypeParam;
   cpu::Stream stream(2);

@@ -11,7 +11,7 @@ struct Heads {
 };
 constexpr Index kHeadDim = 6;
 
-// One cache for each sequence, each in memory of its own. Rows not filled yet hold NaN: they must not be read.
+// One cache per sequence, each in separate memory. Rows not yet filled hold NaN: they must not be read.
 template <class T>
 struct Caches {
   Index width;
@@ -45,7 +45,7 @@ void step(cpu::Stream& stream, const Caches<T>& caches, Index window, Index rows
                             .out = out});
 }
 
-// Sequences of `kLength` tokens that begin together.
+// Sequences of `kLength` tokens that start together.
 template <class T>
 struct WindowStepProblem {
   static constexpr Index kSequences = 3, kLength = 40;
@@ -63,7 +63,7 @@ struct WindowStepProblem {
   Matrix<T> token(const StridedMatrix<T>& m, Index t) const {
     return {m.view.row(t), kSequences, m.view.cols, kLength * m.view.stride};
   }
-  // Every token one after the other, with rings of `rows` rows, or caches that grow.
+  // All tokens one after the other, with rings of `rows` rows, or growing caches.
   StridedMatrix<T> step_by_step(cpu::Stream& stream, Index window, Index rows) const {
     const Caches<T> caches(kSequences, rows == 0 ? kLength : rows, k.view.cols);
     StridedMatrix<T> result(out);
@@ -151,7 +151,7 @@ TYPED_TEST(WindowStepTest, WritesTheRowOfThePositionAlone) {
   }
 }
 
-// A sequence alone, and as the last of eight at positions of their own; and later, with what it sees elsewhere in the
+// A sequence alone, and as the last of eight at different positions; and later, with its window at another place in the
 // ring.
 TYPED_TEST(WindowStepTest, BitsDoNotDependOnOtherSequencesOrThePlaceInTheRing) {
   using T = TypeParam;

@@ -8,12 +8,11 @@
 
 namespace essh {
 
-// How a matrix lies in memory: rows of whole 16-byte pieces, or neither the first row nor the stride a multiple of
-// them.
+// Layout of a matrix: rows of whole 16-byte pieces, or an address and stride that are not multiples of 16 bytes.
 enum class Layout { Aligned, Misaligned };
 
-// A matrix on the GPU with a stride wider than its columns; the gap holds NaN, so a kernel that strays shows at once.
-// Numbers come and go as double, rounded to T.
+// A matrix on the GPU with a stride wider than its columns; the padding holds NaN, so that an out-of-bounds read shows.
+// Values are exchanged as double, rounded to T.
 template <class T>
 class DeviceMatrix {
  public:
@@ -29,7 +28,7 @@ class DeviceMatrix {
 
   Matrix<T> view() const { return {device_.data() + offset_, rows(), cols_, stride_}; }
 
-  // Uploads `values` and leaves there what T made of them.
+  // Uploads `values` and rounds them to T in place.
   DeviceMatrix& set(StridedMatrix<double>& values) {
     for (Index r = 0; r < rows(); ++r) {
       for (Index c = 0; c < cols_; ++c) {
@@ -50,7 +49,7 @@ class DeviceMatrix {
     }
     return values;
   }
-  // Everything, gaps and all, as it lies in memory.
+  // The raw memory, padding included.
   std::vector<std::byte> bits() {
     download();
     std::vector<std::byte> all(host_.size() * sizeof(T));
@@ -76,8 +75,8 @@ class DeviceMatrix {
   Array<T> device_;
 };
 
-// Largest distance of two rows of one head, relative to the size of that row or the usual size of a row, whichever is
-// larger; `least` is a size of elements below which a row counts as cancelled terms.
+// Largest distance between two rows of one head, relative to the larger of that row's norm and the typical norm; rows
+// whose elements are below `least` are considered cancelled.
 inline double relative_error(const StridedMatrix<double>& x, const StridedMatrix<double>& exact, Index head_dim,
                              double least = 1e-15) {
   double squares = 0;
@@ -100,15 +99,15 @@ inline double relative_error(const StridedMatrix<double>& x, const StridedMatrix
   return worst;
 }
 
-// The types of CUDA kernels, and what a result may differ from that of double, relative to its size. Half of it in
-// float is the rounding of scores: sums of 64 products of about two, raised to powers.
+// The types of CUDA kernels, and the tolerance relative to double. Half of the tolerance of float is the rounding of
+// scores: sums of 64 products of about two, exponentiated.
 using CudaTypes = ::testing::Types<BFloat16, float>;
 template <class T>
 inline constexpr double kCudaTolerance = 1e-2;
 template <>
 inline constexpr double kCudaTolerance<float> = 4e-6;
 
-// A test of the fixture is skipped where there is no GPU.
+// Tests of this fixture are skipped without a GPU.
 class CudaTest : public ::testing::Test {
  protected:
   void SetUp() override {

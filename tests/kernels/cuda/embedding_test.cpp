@@ -10,7 +10,7 @@ template <class T>
 class EmbeddingCuda : public ::testing::Test {};
 TYPED_TEST_SUITE(EmbeddingCuda, TwinTypes);
 
-// bf16 is widened without rounding.
+// Widening bf16 is exact.
 TEST(EmbeddingResidualCuda, AFloat32ResidualHoldsTheTablesBits) {
   ESSH_NEEDS_GPU();
   for (const Index width : {5, 64, 896}) {

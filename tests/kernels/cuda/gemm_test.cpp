@@ -43,7 +43,7 @@ TEST(GemmCuda, AgreesWithTheCpu) {
   }
 }
 
-// A slice of a weight and its copy are the same product, bit by bit.
+// A slice of a weight and its copy give the same product, bit by bit.
 TEST(GemmCuda, BitsDoNotDependOnStrides) {
   ESSH_NEEDS_GPU();
   Rng rng(15);

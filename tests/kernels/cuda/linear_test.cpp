@@ -9,7 +9,7 @@ namespace {
 
 enum class Addend { None, Other, Itself };
 
-// Agreement with the CPU, of one weight or of several that lie apart or behind each other.
+// Agrees with the CPU, for one weight or several, separate or contiguous.
 template <class T, class Out>
 void check(Index rows, std::span<const Index> outputs, Index inner, Addend kind, Index gap, RowBits bits) {
   Rng rng(41);
@@ -58,7 +58,7 @@ TEST(LinearCuda, AgreesWithTheCpu) {
   }
 }
 
-// With RowBits::Alone a row has the bits that it has alone, wherever it stands and however many stand beside it.
+// With RowBits::Alone a row has the same bits alone and in any batch, at any index.
 template <class T, class Out>
 void check_alone(Index inner, Index outputs, bool adds, Index gap) {
   constexpr Index kMost = 200;
@@ -70,7 +70,7 @@ void check_alone(Index inner, Index outputs, bool adds, Index gap) {
   addend.normal(rng);
   const TwinMatrix<T> gpu_x(x), gpu_weight(weight);
   const TwinMatrix<Out> gpu_addend(addend);
-  // Two weights, apart or one behind the other as the gap has it.
+  // Two weights, separate or contiguous, depending on the gap.
   const Weight weights[] = {gpu_weight.view().top(outputs / 2),
                             gpu_weight.view().middle(outputs / 2, outputs - outputs / 2)};
   const auto multiply = [&](Index first, Index rows, Matrix<Out> to) {
@@ -109,7 +109,7 @@ TEST(LinearCuda, AloneARowHasTheSameBitsInAnyCompany) {
   }
 }
 
-// Recorded after two runs, as decoding does.
+// Recorded after two launches, like decoding does.
 TEST(LinearCuda, CanBeRecorded) {
   ESSH_NEEDS_GPU();
   Rng rng(43);

@@ -19,7 +19,7 @@ std::vector<T> values_of(Vector<T> device) {
 
 TEST(OptimizerStepCuda, AdamWAgreesWithTheCpu) {
   ESSH_NEEDS_GPU();
-  // A whole number of wide loads, one more and one less, and views that are not aligned for them.
+  // A whole number of vector loads, one element more and one less, and unaligned views.
   for (const Index size : {1, 1023, 1024, 1025, 100'000}) {
     for (const Index first : {0, 1}) {
       Rng rng(static_cast<std::uint64_t>(size));

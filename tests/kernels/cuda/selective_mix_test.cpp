@@ -132,8 +132,8 @@ void check(const MixCase& size) {
   run(host(), p.on_host());
   fused.z.expect_close(p.z, "z");
   fused.leaving.expect_close(p.leaving, "leaving", 1, std::is_same_v<T, BFloat16> ? 8e-3 : 2e-6);
-  // Fused or not, the same arithmetic, where channels are made of whole runs of four. A step keeps in float what its
-  // parts hand on in T.
+  // Fused and unfused kernels do the same arithmetic if channels consist of whole groups of four values. A fused step
+  // keeps values in float that the unfused kernels pass on in T.
   if (size.width % 4 != 0 || size.length == 1) return;
   const auto a = fused.z.download(), b = parts.z.download();
   EXPECT_EQ(std::memcmp(a.data(), b.data(), a.size() * sizeof(T)), 0);

@@ -64,7 +64,7 @@ struct Problem {
   }
 };
 
-// The same on the device, and everything compared.
+// The same on the device; compares everything.
 template <class T>
 void check(const ScanCase& size) {
   Problem p(size);
@@ -99,7 +99,7 @@ void check(const ScanCase& size) {
           p.readout_cos.view, p.readout_sin.view, p.zero_lag.view,
           Vector<double*>{host_entering.data(), size.sequences}, p.z.view, p.boundary.view,
           Vector<double*>{host_leaving.data(), size.sequences});
-  // bf16 rounds the outputs; sums and states are float32 with 16 bits kept of every factor.
+  // bf16 rounds the outputs; sums and states are float32, and 16 bits of every factor are kept.
   constexpr bool kRounded = std::is_same_v<T, BFloat16>;
   const double wide = kRounded ? 1e-4 : 1e-6;
   z.expect_close(p.z, "z");
@@ -175,7 +175,7 @@ TYPED_TEST(SelectiveScanCuda, AgreesWithTheCpuWithAnyModes) {
   }
 }
 
-// Fast clocks: some or all modes decay too much for factors.
+// Fast clocks: some or all modes are direct.
 TYPED_TEST(SelectiveScanCuda, AgreesWithTheCpuWhenPairsAreSummed) {
   ESSH_NEEDS_GPU();
   check<TypeParam>({.sequences = 2, .length = 150, .channels = 3, .modes = 8, .width = 28, .range = 14});
@@ -221,7 +221,7 @@ TYPED_TEST(SelectiveScanCuda, StepAgreesWithTheCpu) {
   for (const auto* state : {&leaving, &in_place}) state->expect_close(p.leaving, "state", 1, 1e-6);
 }
 
-// The state of a sequence after 150 tokens and its outputs, alone and as the last of eight.
+// Outputs of a sequence and its state after 150 tokens, alone and as the last of eight.
 TYPED_TEST(SelectiveScanCuda, BitsDoNotDependOnOtherSequences) {
   ESSH_NEEDS_GPU();
   using T = TypeParam;

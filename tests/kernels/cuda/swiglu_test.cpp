@@ -25,7 +25,7 @@ TYPED_TEST(SwigluCuda, AgreesWithTheCpu) {
       run(gpu(), SwigluForward<T>{gpu_gate.view(), gpu_up.view(), gpu_hidden.view()});
       run(host(), SwigluForward<double>{gate.view, up.view, hidden.view});
       gpu_hidden.expect_close(hidden, "hidden");
-      // In place, as the model does it.
+      // In place, like the model.
       run(gpu(), SwigluBackward<T>{gpu_gate.view(), gpu_up.view(), gpu_d_hidden.view(), gpu_gate.view(), gpu_up.view(),
                                    gpu_again.view()});
       run(host(), SwigluBackward<double>{gate.view, up.view, d_hidden.view, gate.view, up.view, again.view});

@@ -9,7 +9,7 @@
 
 namespace essh {
 
-// The tests of a machine without a GPU are skipped.
+// Skips a test without a GPU.
 #define ESSH_NEEDS_GPU() \
   if (cuda::device_count() == 0) GTEST_SKIP() << "no GPU"
 
@@ -24,7 +24,7 @@ inline cpu::Stream& host() {
 
 using TwinTypes = ::testing::Types<float, BFloat16>;
 
-// What a kernel of the residual stream computes in, and the residual's own type.
+// The type of a kernel's arithmetic, and the type of the residual.
 template <class T, class X>
 struct ResidualTypes {
   using Compute = T;
@@ -33,14 +33,14 @@ struct ResidualTypes {
 using TwinResidualTypes =
     ::testing::Types<ResidualTypes<float, float>, ResidualTypes<BFloat16, BFloat16>, ResidualTypes<BFloat16, float>>;
 
-// What a kernel over T may differ from the CPU's in double, relative to the largest element.
+// Tolerance of a kernel over T against the CPU in double, relative to the largest element.
 template <class T>
 inline constexpr double kTwinTolerance = 2e-6;
 template <>
 inline constexpr double kTwinTolerance<BFloat16> = 8e-3;
 
-// A matrix on the device in T, of a host matrix whose elements are rounded to T first: both sides compute from the same
-// numbers. Strides are kept, so is the NaN between rows.
+// A device copy of a host matrix in T; the host elements are rounded to T first, so that both sides compute from the
+// same numbers. Keeps the stride and the NaN in the padding.
 template <class T>
 class TwinMatrix {
  public:
@@ -71,7 +71,7 @@ class TwinMatrix {
     return values;
   }
 
-  // Elements equal those of `exact` to the tolerance, relative to its largest; gaps are untouched.
+  // Elements equal `exact` within the tolerance, relative to its largest; the padding is unchanged.
   void expect_close(const StridedMatrix<double>& exact, const char* what, double slack = 1,
                     double tolerance = kTwinTolerance<T>) const {
     const auto values = download();

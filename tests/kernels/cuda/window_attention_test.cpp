@@ -29,7 +29,7 @@ cpu::Stream& cpu_stream() {
   return stream;
 }
 
-// The same numbers on both devices: what the GPU computes in T, and what the CPU makes of them in double.
+// The same inputs on both devices: the GPU computes in T, the CPU in double.
 template <class T>
 struct Problem {
   Shape s;
@@ -96,7 +96,7 @@ void expect_forward(cuda::Stream& stream, const Shape& s, Layout layout, double 
   Attended<T> gpu(stream, p, layout);
   const ExactAttended exact(p);
   EXPECT_LE(relative_error(gpu.out.get(), exact.out, s.head_dim), slack * kCudaTolerance<T>) << describe(s, layout);
-  // A log is known to within the error of its sum.
+  // The absolute error of a log is the relative error of its sum.
   const auto log_sum = gpu.log_sum.get();
   for (Index r = 0; r < s.rows(); ++r) {
     for (Index h = 0; h < s.heads; ++h) {
@@ -117,9 +117,8 @@ void expect_backward(cuda::Stream& stream, const Shape& s, Layout layout) {
   run(cpu_stream(),
       WindowAttentionBackward<double>{s.sequences, s.queries, s.head_dim, s.window, p.q.view, p.k.view, p.v.view,
                                       exact.out.view, exact.log_sum.view, p.d_out.view, d_q.view, d_k.view, d_v.view});
-  // More roundings than forward on the way to each gradient: at most 2.3 times its tolerance was seen, in bf16. A query
-  // that sees one key has gradients of zero, which are differences of equal sums of about one, made in float whatever T
-  // is.
+  // Gradients have more roundings than forward: at most 2.3 times its tolerance was seen, in bf16. A query that sees
+  // one key has gradients of zero, computed as differences of equal sums of about one in float, whatever T is.
   constexpr double kCancelled = kCudaTolerance<float> / kCudaTolerance<T>;
   const auto expect = [&](DeviceMatrix<T>& x, const StridedMatrix<double>& there, const char* name) {
     EXPECT_LE(relative_error(x.get(), there, s.head_dim, kCancelled), 2.5 * kCudaTolerance<T>)
@@ -200,7 +199,7 @@ TYPED_TEST(CudaWindowAttention, WindowWithoutBoundSeesEverything) {
   }
 }
 
-// Positions of several millions: a window near the end of a cache that is mostly never read.
+// Positions of several millions: a window near the end of a cache that is mostly not read.
 TYPED_TEST(CudaWindowAttention, APastOfMillions) {
   using T = TypeParam;
   constexpr Index kPast = 3'000'000, kWindow = 300;
@@ -225,8 +224,8 @@ TYPED_TEST(CudaWindowAttention, APastOfMillions) {
   }
 }
 
-// The last of eight sequences, and the same alone: single queries in shares, tiles and tensor cores, and more scores
-// than backward keeps at a time.
+// The last of eight sequences, and the same alone: single queries in shares, tiles, tensor cores, and more scores than
+// backward keeps at once.
 TYPED_TEST(CudaWindowAttention, BitsDoNotDependOnOtherSequences) {
   using T = TypeParam;
   for (const auto& s :
@@ -262,8 +261,8 @@ TYPED_TEST(CudaWindowAttention, BitsDoNotDependOnOtherSequences) {
   }
 }
 
-// The scores of a group are more than backward keeps, those of a single head are not: the same keys for all heads of a
-// group, and as many copies of them.
+// The scores of a group are more than backward keeps, those of a single head are not. Compares a group that shares keys
+// with separate heads that have copies of them.
 TYPED_TEST(CudaWindowAttention, GroupsTooLargeToKeepTheirScores) {
   using T = TypeParam;
   constexpr Index kLength = 4096, kHeads = 40;
@@ -298,7 +297,7 @@ TYPED_TEST(CudaWindowAttention, GroupsTooLargeToKeepTheirScores) {
   expect_sums(first.d_v, second.d_v);
 }
 
-// Keys in many shares, and shares of single rows' worth.
+// Keys in many shares, down to shares of a single row.
 TYPED_TEST(CudaWindowAttention, OneQueryIsSplitOverItsKeys) {
   for (const Index past : {127, 128, 2047, 5000, 20000}) {
     for (const Index heads : {1, 14}) {
@@ -308,7 +307,7 @@ TYPED_TEST(CudaWindowAttention, OneQueryIsSplitOverItsKeys) {
   }
 }
 
-// Of so many rows, some have scores so large that their rounding shows in float.
+// Among this many rows, some have scores so large that rounding in float shows.
 TYPED_TEST(CudaWindowAttention, LongSequences) {
   constexpr double kSlack = std::is_same_v<TypeParam, float> ? 2 : 1;
   for (const Index head_dim : {64, 128}) {

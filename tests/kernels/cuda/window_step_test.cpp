@@ -7,12 +7,12 @@ namespace {
 
 struct Shape {
   Index sequences, heads, kv_heads, head_dim, window;
-  Index rows = window;  // of the rings; 0: caches that grow
+  Index rows = window;  // rows of the rings; 0: growing caches
   Index cols() const { return heads * head_dim; }
   Index kv_cols() const { return kv_heads * head_dim; }
 };
 
-// One cache per sequence, each in memory of its own on both devices.
+// One cache per sequence, each in separate memory on both devices.
 template <class T>
 struct Caches {
   std::vector<StridedMatrix<double>> host;
@@ -36,8 +36,7 @@ struct Caches {
   }
 };
 
-// A few sequences in the middle of their lives, at positions of their own, stepping on the GPU in T and on the CPU in
-// double.
+// A few sequences at different positions, stepping on the GPU in T and on the CPU in double.
 template <class T>
 struct Decoding {
   Shape s;
@@ -74,7 +73,7 @@ struct Decoding {
   void place(cuda::Stream& stream) const {
     stream.copy(gpu_positions.data(), positions.data(), positions.size() * sizeof(Index));
   }
-  // The last `count` sequences; all when 0.
+  // Steps the last `count` sequences; 0 means all.
   void step_gpu(cuda::Stream& stream, Index count = 0) const {
     const Index first = count == 0 ? 0 : s.sequences - count, many = s.sequences - first;
     run(stream, WindowStep<T>{.head_dim = s.head_dim,
@@ -157,7 +156,7 @@ TYPED_TEST(CudaWindowStep, OneRecordingServesEveryStep) {
   for (const Index rows : {600, 0}) {
     Decoding<TypeParam> d(this->stream(), {2, 2, 2, 64, 600, rows}, Layout::Aligned);
     d.draw(this->stream());
-    d.step_gpu(this->stream());  // takes the memory, which a recording may not
+    d.step_gpu(this->stream());  // allocates memory, which a recording may not
     const cuda::Graph graph(this->stream(), [&] { d.step_gpu(this->stream()); });
     for (int step = 0; step < 5; ++step) {
       if (step > 0) d.draw(this->stream());
@@ -168,7 +167,7 @@ TYPED_TEST(CudaWindowStep, OneRecordingServesEveryStep) {
   }
 }
 
-// Counters grow after a recording; the recording goes on with those that it has.
+// Counters are reallocated after a recording; the recording keeps using its own.
 TYPED_TEST(CudaWindowStep, ARecordingOutlivesALargerLaunch) {
   cpu::Stream cpu;
   Decoding<TypeParam> d(this->stream(), {2, 2, 2, 64, 600}, Layout::Aligned);
@@ -189,14 +188,14 @@ TYPED_TEST(CudaWindowStep, ARecordingOutlivesALargerLaunch) {
   }
 }
 
-// The last sequence alone, and among seven others at other positions.
+// The last sequence alone, and with seven others at other positions.
 TYPED_TEST(CudaWindowStep, BitsDoNotDependOnOtherSequences) {
   for (const auto& s : {Shape{8, 8, 2, 64, 1000, 1003}, Shape{8, 4, 4, 64, 700}, Shape{8, 6, 6, 64, 4096, 0}}) {
     Decoding<TypeParam> d(this->stream(), s, Layout::Aligned);
     d.draw(this->stream());
     d.step_gpu(this->stream());
     const auto together = d.gpu_out.get();
-    // A bound that is as tight as one sequence allows.
+    // The tightest bound that one sequence allows.
     d.longest = d.positions.back() + 1;
     d.step_gpu(this->stream(), 1);
     const auto alone = d.gpu_out.get();
@@ -204,7 +203,7 @@ TYPED_TEST(CudaWindowStep, BitsDoNotDependOnOtherSequences) {
   }
 }
 
-// The same keys at the same distance from the query, elsewhere in the ring.
+// The same keys at the same distance from the query, at another place in the ring.
 TYPED_TEST(CudaWindowStep, BitsDoNotDependOnThePlaceInTheRing) {
   const Shape s{1, 4, 2, 64, 300, 310};
   Decoding<TypeParam> d(this->stream(), s, Layout::Aligned);
