@@ -9,7 +9,7 @@ namespace {
 
 constexpr Index kLongest = 64;
 
-// A text and the memory of its state, as a caller of extend() keeps it.
+// A sequence's tokens and the memory of its state, as a caller of extend() keeps them.
 struct Sequence {
   std::vector<std::int32_t> text;
   Index position = 0;
@@ -21,7 +21,7 @@ struct Sequence {
       const Index rows = part.kind == StatePart::Kind::Fixed ? 1
                          : part.window > 0                   ? part.window + kSpareRows
                                                              : kLongest;
-      parts.emplace_back(static_cast<std::size_t>(rows * part.columns) * sizeof(double));  // the model computes in it
+      parts.emplace_back(static_cast<std::size_t>(rows * part.columns) * sizeof(double));  // the model's number type
     }
   }
 };
@@ -31,7 +31,8 @@ struct Step {
   Index length;
 };
 
-// Hidden states of one pass over the next tokens of several sequences; neighbours of equal length are one segment.
+// Hidden states of one pass over the next tokens of several sequences; consecutive sequences of equal length form one
+// segment.
 std::vector<std::vector<double>> extend(const Model<double>& model, const Weights& weights, Stream& stream,
                                         const std::vector<Step>& steps) {
   const auto count = static_cast<Index>(steps.size());
@@ -66,8 +67,8 @@ std::vector<std::vector<double>> extend(const Model<double>& model, const Weight
   return rows;
 }
 
-// Sequences that stand at different positions advance in one pass, by one token or several; every hidden state is the
-// one of a forward pass over that sequence's whole text.
+// Sequences at different positions advance in one pass, by one token or several; every hidden state equals that of a
+// forward pass over the whole sequence.
 TEST(ModelExtend, SequencesAtDifferentPositionsComputeTheirForwardPasses) {
   auto stream = cpu_stream(2);
   for (const auto& config : {small_config(), small_transformer()}) {
@@ -101,7 +102,7 @@ TEST(ModelExtend, SequencesAtDifferentPositionsComputeTheirForwardPasses) {
           ASSERT_NEAR(rows[r][c], whole[c], 1e-9) << "sequence " << who << " at " << position;
       }
     };
-    // Prompts of different lengths, one sequence left at its beginning; then all move on together, past the window.
+    // Prompts of different lengths, one sequence left at its start; then all advance together, past the window.
     check({{0, 17}, {2, 3}, {1, 1}});
     check({{3, 1}, {0, 1}, {1, 1}, {2, 1}});
     check({{3, 1}, {1, 1}, {0, 4}, {2, 4}});

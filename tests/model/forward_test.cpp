@@ -7,7 +7,7 @@
 namespace essh {
 namespace {
 
-// A pass that keeps nothing for a gradient takes other kernels; what it computes is the same, bit by bit.
+// A pass without a tape uses other kernels; the result has the same bits.
 TEST(ModelForward, ATapeChangesNoBit) {
   const auto config = small_config();
   const Model<float> model(config);

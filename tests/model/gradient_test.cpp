@@ -55,7 +55,7 @@ struct Case {
 };
 class ModelGradient : public ::testing::TestWithParam<Case> {};
 
-// The loss and the gradient of every parameter of the whole model, at the full capacity and at strided prefixes of it.
+// The loss and the gradient of every parameter of the whole model, at full capacity and at strided prefixes.
 TEST_P(ModelGradient, AgreesWithDualNumbersAndDifferences) {
   const auto capacity = GetParam().capacity;
   const auto config = GetParam().config();

@@ -15,7 +15,7 @@
 
 namespace essh::reference {
 
-// The whole model token by token in scalars, written from the paper alone: slow, and the judge of the fast one.
+// The whole model token by token in scalars, written from the paper alone: slow, the reference for the fast model.
 template <class S>
 class ReferenceModel {
   using Row = std::vector<S>;

@@ -30,7 +30,7 @@ inline ModelConfig small_transformer() {
   return c;
 }
 
-// Every parameter drawn, none at a special value, so that every gradient counts.
+// Every parameter random, none at a special value, so that every gradient matters.
 template <class W>
 void fill_randomly(Parameters<W>& parameters, std::uint64_t seed, double scale = 0.4) {
   Rng rng(seed);

@@ -15,7 +15,7 @@
 namespace essh {
 namespace {
 
-// Sizes of real proportions: heads of 64, channels of 28 values with 8 modes, elastic in both directions.
+// Realistic proportions: heads of 64, channels of 28 values with 8 modes, elastic on both axes.
 ModelConfig real_config() {
   ModelConfig c;
   c.vocab_size = 320;
@@ -129,7 +129,7 @@ struct Placed {
   }
 };
 
-// Distance relative to the size, over all elements.
+// Relative distance over all elements.
 double relative_error(const std::vector<double>& x, const std::vector<double>& exact) {
   double distance = 0, size = 0;
   for (std::size_t i = 0; i < x.size(); ++i) {
@@ -139,7 +139,7 @@ double relative_error(const std::vector<double>& x, const std::vector<double>& e
   return std::isfinite(distance) ? std::sqrt(distance / std::max(size, 1e-30)) : INFINITY;
 }
 
-// Weights that bf16 holds exactly, so that all compute the same function; tokens; and what the CPU makes of them in
+// Weights that are exact in bf16, so that all precisions compute the same function; tokens; and the CPU's results in
 // double.
 struct Problem {
   ModelConfig config;
@@ -179,7 +179,7 @@ Parameters<float> random_weights(const ModelConfig& config) {
   return parameters;
 }
 
-// What a run starts from, with gates and clocks that have begun to listen.
+// Weights at the start of a run, with gates and clocks that depend on the input.
 Parameters<float> first_weights(const ModelConfig& config) {
   Parameters<float> parameters(config);
   initialise(parameters, config, 3);
@@ -205,7 +205,7 @@ Errors errors_of(const Result& result, const Result& exact) {
           relative_error(result.gradient, exact.gradient)};
 }
 
-// How far the GPU is from double; within the bounds, and twice the same.
+// Error of the GPU against double, within the bounds, and the same bits twice.
 template <class T>
 Errors check(const Problem& problem, const Errors& bounds, bool residual_in_fp32 = false) {
   SCOPED_TRACE(::testing::Message() << problem.tokens.size() << " tokens at " << problem.capacity.channels << "x"
@@ -223,7 +223,8 @@ Errors check(const Problem& problem, const Errors& bounds, bool residual_in_fp32
 
 constexpr Errors kSingle{.hidden = 1e-5, .loss = 1e-5, .gradient = 1e-4};
 constexpr Errors kHalf{.hidden = 3e-2, .loss = 3e-2, .gradient = 9e-2};
-// Of the error with a bf16 residual: 0.62 of the hidden states, 0.68 of the gradient, with bf16 emulated on the CPU.
+// Relative to the error with a bf16 residual: 0.62 for the hidden states, 0.68 for the gradient, with bf16 emulated on
+// the CPU.
 constexpr double kNearer = 0.85;
 constexpr Index kLengths[] = {1, 63, 64, 65, 2048, 5000};
 
@@ -245,7 +246,7 @@ TEST(ModelCuda, EveryTierAgreesWithTheCpuAtEveryLength) {
   }
 }
 
-// Weights far from those of a run, and sizes that are odd or small.
+// Weights unlike those of a training run, and odd or small sizes.
 TEST(ModelCuda, AnyWeightsAgreeWithTheCpu) {
   if (cuda::device_count() == 0) GTEST_SKIP() << "no GPU";
   const auto check_both = [](const ModelConfig& config, Capacity capacity, Index sequences, Index length) {
@@ -265,12 +266,12 @@ TEST(ModelCuda, AnyWeightsAgreeWithTheCpu) {
   for (const Index length : {1, 65, 300}) check_both(transformer_config(), {0, 192}, 2, length);
 }
 
-// Tensor by tensor: in one norm over all of them a small one could be wrong unseen.
+// Tensor by tensor: one norm over all tensors could hide an error in a small one.
 TEST(ModelCuda, EveryTensorHasItsGradientAtEveryTier) {
   if (cuda::device_count() == 0) GTEST_SKIP() << "no GPU";
   const auto config = family_config();
   const auto weights = first_weights(config);
-  // Of matrices, and of vectors and tables, whose few elements differ more in bf16.
+  // For matrices, and for vectors and tables, whose few elements differ more in bf16.
   std::array<double, 2> single{}, half{}, wide{};
   for (const auto& tier : tiers_of(config)) {
     SCOPED_TRACE(tier.name);
@@ -300,8 +301,8 @@ TEST(ModelCuda, EveryTensorHasItsGradientAtEveryTier) {
       single[0], single[1], half[0], half[1], wide[0], wide[1]);
 }
 
-// Twelve blocks round a bf16 residual 25 times on the way up and its gradient 25 times on the way down; a float32
-// residual leaves only the roundings inside the blocks.
+// Twelve blocks round a bf16 residual 25 times in forward and its gradient 25 times in backward; with a float32
+// residual only the roundings inside the blocks remain.
 TEST(ModelCuda, AFloat32ResidualIsNearerToDouble) {
   if (cuda::device_count() == 0) GTEST_SKIP() << "no GPU";
   auto config = family_config();
