@@ -17,7 +17,7 @@ namespace {
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-// Says what is wrong with the document as XML of the kind we write: elements, quoted attributes, escaped text.
+// What is wrong with the document, as the subset of XML that we write: elements, quoted attributes, escaped text.
 std::string xml_fault(const std::string& text) {
   std::vector<std::string> open;
   std::size_t roots = 0;
