@@ -30,7 +30,7 @@ TEST(Hankel, EveryFilterOfThePaperHasItsSignChanges) {
   }
 }
 
-// Vectors in double have their sign changes up to the 52nd, but the 48th is wrong by 0.02 of its norm already.
+// Vectors in double have the right number of sign changes up to the 52nd, but the error of the 48th is already 0.02.
 TEST(Hankel, SixtyFourFiltersOfThePapersLengthAreResolved) {
   const HankelFilters filters = hankel_filters(2048, 64), few = hankel_filters(2048, 32);
   for (int k = 0; k < 64; ++k) {
@@ -42,7 +42,7 @@ TEST(Hankel, SixtyFourFiltersOfThePapersLengthAreResolved) {
       EXPECT_NEAR(dot(filters.filter(k), few.filter(k)), 1, 1e-11) << "double agrees where it can";
     }
   }
-  // With 1200 nodes in place of 400.
+  // Computed with 1200 nodes instead of 400.
   EXPECT_NEAR(filters.sigma[31] / 9.2826630372829995e-19, 1, 1e-12);
   EXPECT_NEAR(filters.sigma[63] / 9.7027790970101901e-39, 1, 1e-12);
 }

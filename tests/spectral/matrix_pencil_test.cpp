@@ -41,7 +41,7 @@ TEST(MatrixPencil, SixteenModesAsInThePaper) {
   const auto errors = errors_of_first_24(16);
   EXPECT_TWO_DIGITS(median(errors), 8.9e-6);
   EXPECT_TWO_DIGITS(errors[0], 2.4e-10);
-  // 7.7482e-8; the paper rounds its own, less exact, filter to 7.8e-8.
+  // 7.7482e-8; the paper rounds its own, less exact, value to 7.8e-8.
   EXPECT_TWO_DIGITS(errors[3], 7.75e-8);
   EXPECT_TWO_DIGITS(errors[7], 1.8e-6);
   EXPECT_TWO_DIGITS(errors[23], 0.56);
@@ -105,7 +105,7 @@ TEST(MatrixPencil, SpareModesDoNoHarm) {
   EXPECT_LT(fit_damped_modes(std::vector<double>(64, 3.0), 6).error, 0.01);
 }
 
-// No smaller sketch holds the range of noise: the last resort is the whole matrix.
+// No smaller sketch captures the range of noise: the whole matrix is used.
 TEST(MatrixPencil, NoiseIsProjected) {
   Rng rng(7);
   std::vector<double> signal(600);

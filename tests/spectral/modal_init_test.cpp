@@ -26,7 +26,7 @@ std::vector<double> row(const std::vector<double>& values, int channel) {
   return {values.begin() + channel * kModes, values.begin() + (channel + 1) * kModes};
 }
 
-// One number list per channel, equal exactly when the channels are.
+// One list of numbers per channel, equal exactly if the channels are equal.
 std::vector<std::vector<double>> rows(const ModalTable& table) {
   std::vector<std::vector<double>> result;
   for (int k = 0; k < table.channels; ++k) {
@@ -68,7 +68,7 @@ TEST(ModalInit, RawDecayInvertsSoftplus) {
   for (const double rho : {1e-12, 1e-3, 0.5, 0.9, 0.9999, 1 - 1e-9, 1 - 1e-15}) {
     const double decay = decay_of_rho(rho);
     ASSERT_TRUE(std::isfinite(decay));
-    // What must survive is the distance from one, not only rho.
+    // The distance from one must survive, not only rho.
     EXPECT_NEAR(std::log(rho_of_decay(decay)) / std::log(rho), 1, 1e-15 / std::min(1.0, 1 - rho) + 1e-14) << rho;
   }
   EXPECT_NEAR(decay_of_rho(0.5), 0, 1e-15);  // softplus(0) = log 2
@@ -151,7 +151,7 @@ TEST(ModalInit, S4dLinHasOneStepPerChannel) {
     }
   }
   EXPECT_NE(rows(make(ModalInit::S4dLin, 2)), rows(table));
-  // Neither this nor the non-oscillatory start needs filters, so any number of channels will do.
+  // Neither this nor the non-oscillatory initialisation needs filters, so any number of channels works.
   EXPECT_EQ(make_modal_table(ModalInit::S4dLin, 300, 2, 1).decay.size(), 600u);
 }
 

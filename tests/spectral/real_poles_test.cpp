@@ -31,14 +31,14 @@ TEST(RealPoles, ErrorsAreThePapers) {
     for (int k = 0; k < kResolved; ++k) errors.push_back(fits().error(k, modes));
     const std::array<double, 6> found = {median(errors), errors[0], errors[3], errors[7], errors[15], errors[23]};
     for (std::size_t i = 0; i < found.size(); ++i) {
-      // The choice of poles is sensitive where errors are small: 1% of the noise of a dense eigensolver decides there.
+      // The choice of poles is sensitive where errors are small: there, 1% of the noise of a dense eigensolver decides.
       const double tolerance = expected[i] > 0.04 ? 0.12 : expected[i] > 1e-4 ? 0.3 : 0.6;
       EXPECT_NEAR(found[i], expected[i], tolerance * expected[i]) << "m = " << modes << ", column " << i;
     }
   }
 }
 
-// What the text around the table says of eight rotations against sixteen real poles.
+// The claims of the text around the table: eight rotations against sixteen real poles.
 TEST(RealPoles, EightRotationsBeatSixteenRealPolesWhereThePaperSaysSo) {
   const auto filters = hankel_filters(2048, kResolved);
   int better = 0, rotations_close = 0, poles_close = 0;
@@ -74,8 +74,8 @@ TEST(RealPoles, SmallerFitsAreTheBeginningOfLargerOnes) {
   EXPECT_THROW(fit_real_poles(filters, 257), Error);
 }
 
-// The error of a fit is that of the least squares over its poles, computed another way: by normal equations in the
-// well-conditioned case of two poles.
+// The error of a fit equals the least-squares error over its poles, computed by normal equations for two poles, which
+// is well conditioned.
 TEST(RealPoles, ErrorIsThatOfLeastSquares) {
   const auto filters = hankel_filters(128, 3);
   const auto fit = fit_real_poles(filters, 2);
