@@ -55,8 +55,7 @@ TEST(DType, EveryShortValueSurvivesTheWayThroughWiderTypes) {
 }
 
 TEST(DType, DoublesAreRoundedOnce) {
-  // Just above the tie between two neighbours: rounding to float first would make it the tie and then go to the even
-  // one.
+  // Just above the tie between two neighbours: rounding to float first would produce the tie and then round to even.
   const double above = 1.0 + 0x1p-8 + 0x1p-40, below = 1.0 + 3 * 0x1p-8 - 0x1p-40;
   EXPECT_EQ(decoded<double>(DType::BF16, encoded<double>(DType::BF16, {above, -above, below, 1.0 + 0x1p-8})),
             (std::vector<double>{1.0 + 0x1p-7, -(1.0 + 0x1p-7), 1.0 + 0x1p-7, 1.0}));

@@ -17,7 +17,7 @@ namespace essh {
 namespace {
 namespace fs = std::filesystem;
 
-// A folder as models have them: shards, an index, a text and a sub-folder, all of one version.
+// A folder like a model's: shards, an index, a text and a sub-folder, all of one version.
 void write_version(const fs::path& target, int version, ExistingFolder existing = ExistingFolder::Replace) {
   FolderWriter writer(target, existing);
   TensorFilesWriter tensors(writer.folder(), {{"a", DType::F32, {50}}, {"b", DType::BF16, {50}}}, {}, 250);
@@ -30,7 +30,7 @@ void write_version(const fs::path& target, int version, ExistingFolder existing 
   writer.commit();
 }
 
-// The version of a folder in which everything is there and belongs together; 0 when there is no folder.
+// The version of a complete and consistent folder; 0 if there is no folder.
 int whole_version(const fs::path& target) {
   if (!fs::exists(target)) return 0;
   const auto problems = check_manifest(target);
@@ -72,7 +72,7 @@ TEST_F(FolderWriterTest, AppearsOnCommitOnly) {
 
 TEST_F(FolderWriterTest, ReplacesOnlyWhatItMay) {
   fs::create_directory(target);
-  write_version(target, 1, ExistingFolder::Refuse);  // an empty folder is nobody's loss
+  write_version(target, 1, ExistingFolder::Refuse);  // replacing an empty folder loses nothing
   EXPECT_NE(message_of([&] { write_version(target, 2, ExistingFolder::Refuse); }).find("exists already"),
             std::string::npos);
   EXPECT_EQ(whole_version(target), 1);
@@ -130,8 +130,8 @@ TEST_F(FolderWriterTest, EveryFailingCallLeavesAWholeFolderOrNone) {
         const bool failed = message_of([&] { write_version(target, 2); }) != "no error";
         testing::fail_io_call(0);
         const int after = whole_version(target);
-        // Only the last call, the sync of the parent folder, comes after the new folder is in place; a failing exchange
-        // is made good by moving.
+        // Only the last call, the sync of the parent folder, comes after the new folder is in place; if the exchange
+        // fails, the writer falls back on renames.
         EXPECT_EQ(after, !failed || k == calls ? 2 : before) << "call " << k << " of " << calls;
         EXPECT_EQ(entries(folder), (after != 0) + (failed && k == calls && before != 0 ? 1u : 0u)) << "call " << k;
       }
@@ -143,7 +143,7 @@ TEST_F(FolderWriterTest, AKilledProcessLeavesAWholeFolder) {
   const auto start = std::chrono::steady_clock::now();
   write_version(target, 1);
   const std::chrono::duration<double, std::micro> one_write = std::chrono::steady_clock::now() - start;
-  int written[2];  // a byte for each version that a child has written
+  int written[2];  // one byte per version written by a child
   ASSERT_EQ(::pipe(written), 0);
   Rng rng(1);
   int highest = 1;
@@ -151,14 +151,14 @@ TEST_F(FolderWriterTest, AKilledProcessLeavesAWholeFolder) {
     const pid_t child = ::fork();
     ASSERT_GE(child, 0);
     if (child == 0) {
-      // Few enough that every version is exact in bf16.
+      // Few enough versions that each is exact in bf16.
       for (int version = highest + 1; version <= highest + 4; ++version) {
         write_version(target, version);
         if (::write(written[1], "", 1) != 1) ::_exit(1);
       }
       ::pause();
     }
-    // However slow the machine, some children get to write.
+    // However slow the machine is, some children get to write.
     char byte;
     if (round % 10 == 0) {
       ASSERT_EQ(::read(written[0], &byte, 1), 1);
@@ -196,7 +196,7 @@ TEST_F(FolderWriterTest, LeftoversOfEndedProcessesAreRemoved) {
     EXPECT_TRUE(fs::exists(path)) << path;
   remove_leftovers(folder / "nothing here");
 
-  // A writer on another machine shows by its lock alone.
+  // A writer on another machine is visible only by its lock.
   fs::create_directories(ended);
   const int held = ::open(ended.c_str(), O_RDONLY | O_DIRECTORY);
   mark_in_use(held);

@@ -1,4 +1,4 @@
-// What tests/cli/safetensors_interop.py needs from us to compare with the reference implementation.
+// The tool of tests/cli/safetensors_interop.py, which compares us with the reference implementation.
 #include <fmt/format.h>
 
 #include <charconv>
@@ -38,7 +38,8 @@ void copy(const std::string& from, const std::string& to, std::uint64_t shard_by
 }  // namespace
 }  // namespace essh
 
-// usage: store_interop_tool FROM TO [--shard-bytes N] [--dtype NAME]. CLI11 would take most of the compile time.
+// usage: store_interop_tool FROM TO [--shard-bytes N] [--dtype NAME]. Without CLI11, which would dominate the compile
+// time.
 int main(int argc, char** argv) {
   std::string dtype;
   std::uint64_t shard_bytes = essh::TensorFilesWriter::kShardBytes;

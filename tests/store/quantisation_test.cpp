@@ -29,7 +29,7 @@ struct Row {
 TEST(Quantisation, ErrorsAreHalfAStepOfTheGroup) {
   Rng rng(4);
   for (const auto quantisation : kAll) {
-    // Whole groups, a part of one, an odd number of columns; sizes far apart.
+    // Whole groups, a partial group, an odd number of columns; widely different magnitudes.
     for (const std::size_t columns : {1u, 31u, 32u, 33u, 64u, 97u}) {
       for (const double size : {1e-38, 1e-6, 1.0, 1e30}) {
         std::vector<float> values(columns);
@@ -39,7 +39,7 @@ TEST(Quantisation, ErrorsAreHalfAStepOfTheGroup) {
           const double scale = static_cast<double>(static_cast<float>(row.scales[c / 32]));
           const double exact = static_cast<double>(values[c]),
                        apart = std::abs(static_cast<double>(row.back[c]) - exact);
-          // fp8 has steps of a sixteenth of a value at most, and of 2^-9 near zero.
+          // fp8 steps are at most a sixteenth of a value, and 2^-9 near zero.
           const double step = quantisation == Quantisation::FP8 ? std::max(std::abs(exact) / 8, scale * 0x1p-9) : scale;
           ASSERT_LE(apart, 0.5001 * step) << quantisation_name(quantisation) << ", " << columns << ", " << size;
         }
@@ -81,14 +81,14 @@ TEST(Quantisation, EveryFp8CodeIsWhatItSays) {
         (exponent == 0 ? mantissa / 8.0 * std::pow(2.0, -6) : (1 + mantissa / 8.0) * std::pow(2.0, exponent - 7)) *
         (bits & 128 ? -1 : 1);
     EXPECT_EQ(static_cast<double>(value), exact) << bits;
-    // 448 beside it sets the scale to one, so the value's own code comes back.
+    // The 448 beside the value sets the scale to one, so that its own code results.
     const std::vector<float> pair = {448.0f, value};
     EXPECT_EQ(std::to_integer<int>(Row(Quantisation::FP8, pair).codes[1]), bits);
   }
 }
 
 TEST(Quantisation, FourBitCodesLieTwoToAByte) {
-  // Scale 1: the largest is 7.
+  // Scale 1: the largest value is 7.
   std::vector<float> values = {7, -7, 0, 3, -1};
   const Row row(Quantisation::Q4, values);
   ASSERT_EQ(row.codes.size(), 3u);

@@ -101,7 +101,7 @@ const auto kJsonFaults = ::testing::Values(
           "the key \"k\" occurs twice in __metadata__"});
 INSTANTIATE_TEST_SUITE_P(Json, SafetensorsFault, kJsonFaults);
 
-// M4, and names that occur twice of M3
+// M4, and the duplicate names of M3
 const auto kTensorFaults = ::testing::Values(
     Fault{"name twice", image(two_with("\"b\"", "\"a\""), 16), "the tensor \"a\" occurs twice"},
     Fault{"name twice by escape", image(two_with("\"b\"", "\"\\u0061\""), 16), "the tensor \"a\" occurs twice"},
@@ -161,7 +161,7 @@ TEST(Safetensors, TakesWhatTheFormatAllows) {
   EXPECT_EQ(open_image(image("{}      ", 0)).tensors().size(), 0u);
   EXPECT_EQ(open_image(image(many_tensors(1000), 0)).tensors().size(), 1000u);
 
-  // The header lists tensors in any order, with scalars and empty tensors among them.
+  // The header lists tensors in any order, including scalars and empty tensors.
   const auto bytes = image(R"({"z":{"data_offsets":[4,4],"shape":[3,0],"dtype":"F64"},
     "y":{"dtype":"I32","shape":[1,1],"data_offsets":[4,8]},"__metadata__":{"format":"pt"},
     "x":{"dtype":"F32","shape":[],"data_offsets":[0,4]}})",
@@ -198,7 +198,7 @@ TEST_F(SafetensorsFileTest, RoundTripsEveryType) {
   for (const auto& tensor : writer.tensors()) {
     order += tensor.name;
     if (is_convertible(tensor.dtype)) {
-      // In two pieces, to show that pieces join.
+      // In two pieces, to show that pieces are joined.
       const auto count = tensor.elements();
       writer.write_as<float>(tensor, std::span(values).first(count / 3));
       writer.write_as<float>(tensor, std::span(values).subspan(count / 3, count - count / 3));

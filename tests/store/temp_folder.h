@@ -10,12 +10,12 @@
 
 namespace essh {
 
-// A folder of its own for every test, and no injected fault left over.
+// A separate folder for every test; clears injected faults.
 struct TempFolderTest : ::testing::Test {
   std::filesystem::path folder;
 
   void SetUp() override {
-    // In memory where possible: these tests sync thousands of times.
+    // In memory if possible: these tests sync thousands of times.
     const std::filesystem::path roots[] = {"/dev/shm", std::filesystem::temp_directory_path()};
     for (const auto& root : roots) {
       std::string pattern = (root / "essh-store-XXXXXX").string();
