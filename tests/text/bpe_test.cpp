@@ -11,7 +11,7 @@
 namespace essh {
 namespace {
 
-// Bytes a, b, c are the ids 0, 1, 2; merges make the ids from 3 on.
+// Bytes a, b, c have the ids 0, 1, 2; merges have ids from 3 on.
 std::array<TokenId, 256> three_bytes() {
   std::array<TokenId, 256> ids;
   ids.fill(-1);
@@ -21,7 +21,7 @@ std::array<TokenId, 256> three_bytes() {
   return ids;
 }
 
-// What BPE means: the lowest rank of all neighbours, the leftmost of those, until none is left.
+// The definition of BPE: join the pair of lowest rank, the leftmost first, until none is left.
 std::vector<TokenId> by_definition(std::string_view word, const std::vector<BpeMerge>& merges) {
   std::vector<TokenId> symbols;
   for (const char c : word) {
@@ -58,7 +58,7 @@ std::vector<BpeMerge> random_merges(Rng& rng, std::size_t count) {
     if (fresh) tokens.push_back(both);
     merges.push_back({left, right, entry->second});
   }
-  // Ranks in no order of length, as tiktoken's can be.
+  // Ranks not ordered by length, as tiktoken's may be.
   for (std::size_t i = merges.size(); i > 1; --i) std::swap(merges[i - 1], merges[rng.below(i)]);
   return merges;
 }
@@ -103,12 +103,12 @@ TEST(Bpe, CacheGivesWhatWasComputed) {
 }
 
 TEST(Bpe, MegabytesOfOneCharacterTakeNoLongerPerByte) {
-  // Doubling merges, and three-letter ones that turn most candidates stale.
+  // Doubling merges, and three-letter merges that make most candidates stale.
   const std::vector<BpeMerge> merges = {{0, 0, 3}, {3, 3, 4}, {3, 0, 5}, {4, 4, 6}, {4, 0, 7}, {6, 6, 8}};
   const Bpe bpe(three_bytes(), merges);
   BpeScratch scratch;
   std::vector<TokenId> ids;
-  const std::clock_t start = std::clock();  // of the processor: other programs do not count
+  const std::clock_t start = std::clock();  // processor time: other programs do not count
   bpe.encode(std::string((4 << 20) + 1, 'a'), scratch, ids);
   EXPECT_EQ(ids.size(), (4u << 20) / 16 + 1);
   EXPECT_LT((std::clock() - start) / CLOCKS_PER_SEC, 60);

@@ -26,8 +26,7 @@ std::vector<std::string> merge_texts(const BpeSpec& spec) {
 
 TEST(BpeTrainer, MergesTheMostFrequentAndTheLowestIdsFirst) {
   const WordCounts words = {{"aaab", 3}, {"cab", 2}, {"xy", 5}, {"z", 100}};
-  // (a,a) 6, (a,b) 5, (x,y) 5, (c,a) 2; then aa+a 3 and a+b 5: the pairs of equal count go by the ids of a, b before x,
-  // y.
+  // (a,a) 6, (a,b) 5, (x,y) 5, (c,a) 2; then aa+a 3 and a+b 5: ties go to the lower ids, a, b before x, y.
   const BpeSpec spec = train_bpe(words, {.vocab_size = 300, .special_tokens = {"<|endoftext|>"}, .min_frequency = 2});
   EXPECT_EQ(merge_texts(spec), (std::vector<std::string>{"a+a", "a+b", "x+y", "aa+ab", "c+ab"}));
   EXPECT_EQ(spec.vocab[0].bytes, "<|endoftext|>");
@@ -45,7 +44,7 @@ TEST(BpeTrainer, StopsAtTheSizeAndTheFrequency) {
   EXPECT_THROW(train_bpe(words, {.vocab_size = 300, .special_tokens = {"<x>", "<x>"}}), Error);
 }
 
-// Counts made again from nothing at every step.
+// By definition: recounts everything at every step.
 BpeSpec by_definition(const WordCounts& words, std::size_t merges) {
   BpeSpec spec;
   std::vector<std::pair<std::vector<TokenId>, std::uint64_t>> symbols;
@@ -104,7 +103,7 @@ TEST(BpeTrainer, KeepsExactCounts) {
     const BpeSpec expected = by_definition(words, 80);
     const BpeSpec spec = train_bpe(words, {.vocab_size = static_cast<std::int64_t>(expected.vocab.size())});
     auto texts = merge_texts(expected);
-    // Merges whose result there was already may follow the last new entry.
+    // Merges whose result already existed may follow the last new entry.
     texts.resize(merge_texts(spec).size());
     EXPECT_EQ(merge_texts(spec), texts);
   }
@@ -117,7 +116,7 @@ TEST(BpeWordCounter, ALongTextIsCutWhereNoWordCrosses) {
   std::string text = "word";
   while (text.size() < (3 << 20)) text += parts[rng.below(parts.size())];
   text += "word\n";
-  constexpr int kTimes = 4;  // beyond what is counted in one piece
+  constexpr int kTimes = 4;  // more than is counted in one piece
   std::string longer;
   for (int i = 0; i < kTimes; ++i) longer += text;
   for (const char* pattern : {"gpt2", "llama3"}) {

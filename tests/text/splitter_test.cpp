@@ -50,7 +50,7 @@ TEST(Splitter, BytesThatAreNoTextCountAsSymbols) {
                                                                       " \xED\xA0\x80\n"}));
 }
 
-// PCRE2 knows an older Unicode than our tables; characters it classes otherwise are left out of the comparison.
+// PCRE2's Unicode is older than our tables; characters that it classifies differently are left out of the comparison.
 class Oracle {
  public:
   Oracle() : letter_("\\p{L}", false, "oracle"), number_("\\p{N}", false, "oracle"), space_("\\s", false, "oracle") {}
@@ -82,7 +82,7 @@ TEST(Splitter, AgreesWithPcre2) {
     ASSERT_EQ(error.kind(), ErrorKind::Unsupported);
     GTEST_SKIP() << error.what();
   }
-  // One character of each kind in every block of 16, and the ASCII ones often.
+  // One character of each class in every block of 16, and ASCII characters often.
   std::vector<std::string> characters;
   for (char32_t code = 0; code < 0x110000; code += code < 0x400 ? 1 : 13) {
     if ((code >= 0xD800 && code < 0xE000) || !oracle->agrees(code)) continue;

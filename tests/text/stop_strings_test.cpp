@@ -5,7 +5,7 @@
 namespace essh {
 namespace {
 
-// The text shown when a stream comes in pieces of `size` bytes, and whether it was stopped.
+// The text shown for a stream in pieces of `size` bytes, and whether it was stopped.
 std::pair<std::string, bool> shown(const std::string& text, std::size_t size, const std::vector<std::string>& strings) {
   StopStrings stops(strings);
   std::string out;
