@@ -15,7 +15,7 @@
 namespace essh::fuzz {
 namespace {
 
-// A message without its names and numbers: two faults of one class look the same.
+// A message without names and numbers: faults of one class have the same text.
 std::string error_class(std::string_view message) {
   std::string name;
   bool in_quotes = false;

@@ -8,10 +8,10 @@ namespace essh::fuzz {
 using OneInput = std::function<void()>;
 int run_inputs(int argc, char** argv, const char* name, const std::function<OneInput(std::uint64_t seed)>& make);
 
-// Runs make(seed)() --iterations times; the function makes one input and reads it, and throws Error when it is refused.
-// Fails on any other exception, on an Error of kind Internal, on an input that takes over --max-seconds of processor
-// time (25 times the slowest known: hypervisors that share a core count theirs too) and on memory over --max-mb. Prints
-// one line of figures, and with --classes every class of error with its first message.
+// Calls make(seed)() --iterations times; each call makes one input and reads it, and throws Error if the input is
+// refused. Fails on any other exception, on an Error of kind Internal, on an input that takes over --max-seconds of
+// processor time (25 times the slowest known: hypervisors that share a core count theirs too) and on memory over
+// --max-mb. Prints one line of figures, and with --classes every class of error with its first message.
 template <class Make>
 int run(int argc, char** argv, const char* name, const Make& make) {
   return run_inputs(argc, argv, name, [&](std::uint64_t seed) -> OneInput {

@@ -17,8 +17,8 @@ namespace essh {
 namespace {
 namespace fs = std::filesystem;
 
-// A checkpoint with damage in one file, sometimes with a manifest that says all is well. Refused, or what a run reads
-// from it has the sizes of its model.
+// A checkpoint with damage in one file, sometimes with a matching manifest. It is refused, or its contents have the
+// sizes of the model.
 class CheckpointFuzzer {
  public:
   explicit CheckpointFuzzer(std::uint64_t seed)

@@ -43,7 +43,7 @@ class ConfigFuzzer {
   }
 
  private:
-  // What was accepted has tiers inside its sizes and survives being written and read again.
+  // An accepted config has tiers within its sizes and survives a round trip.
   static void check(const ModelConfig& config) {
     const auto full = full_capacity(config);
     for (const auto& tier : tiers_of(config)) {

@@ -28,7 +28,7 @@ std::string gzip(std::string_view text) {
   return out;
 }
 
-// Damaged sources of every format read without Arrow: documents come out well formed, or an Error.
+// Damaged sources of every format read without Arrow: well-formed documents, or an Error.
 class CorpusFuzzer {
  public:
   explicit CorpusFuzzer(std::uint64_t seed)
@@ -104,7 +104,7 @@ class CorpusFuzzer {
     if (!good) throw std::logic_error("documents are not well formed");
   }
 
-  // However a line is cut, the scanner says the same of it.
+  // The scanner's result does not depend on how a line is cut.
   void check_cuts(std::string_view line) {
     const auto scan = [&](std::size_t step) {
       JsonFieldScanner scanner("text");

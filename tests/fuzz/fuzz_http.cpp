@@ -7,7 +7,7 @@
 namespace essh::serve {
 namespace {
 
-// Raw bytes to a server in this process: what comes back is a sequence of HTTP replies, none of them a 500, and the
+// Sends raw bytes to a server in this process: the reply is a sequence of HTTP replies, none of them a 500, and the
 // server answers the next client.
 class HttpFuzzer {
  public:
@@ -86,7 +86,7 @@ class HttpFuzzer {
         mutator_.mutate(bytes, mutator_.pick(seeds_));
     } while (mutator_.one_in(3));
     Client client(server_->port);
-    // In one piece or in several; some leave early.
+    // In one piece or several; some clients leave early.
     for (std::string_view rest = bytes; !rest.empty();) {
       const auto size = mutator_.one_in(2) ? rest.size() : 1 + mutator_.rng().below(rest.size());
       if (!client.send(rest.substr(0, size))) break;
@@ -103,7 +103,7 @@ class HttpFuzzer {
 
  private:
   void start() {
-    // Nothing that is incomplete takes long.
+    // Short timeouts for incomplete requests.
     ApiOptions options;
     options.hosts = {"localhost"};
     options.limits.max_tokens = 4;
@@ -115,7 +115,7 @@ class HttpFuzzer {
         SchedulerOptions{.cache_bytes = 1 << 20});
   }
 
-  // Each reply begins where the one before ends, or its stream does.
+  // Each reply begins where the previous one, or its stream, ends.
   static void check(std::string_view replies) {
     while (!replies.empty()) {
       if (!replies.starts_with("HTTP/1.1 "))

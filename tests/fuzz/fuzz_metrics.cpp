@@ -14,8 +14,8 @@ namespace essh {
 namespace {
 namespace fs = std::filesystem;
 
-// A run folder with damage in metrics.jsonl, frontier.json or recipe.yaml: refused, or steps rise and a page can be
-// made.
+// A run folder with damage in metrics.jsonl, frontier.json or recipe.yaml: refused, or steps increase and a page can be
+// rendered.
 class MetricsFuzzer {
  public:
   explicit MetricsFuzzer(std::uint64_t seed)
@@ -110,7 +110,7 @@ class MetricsFuzzer {
       rises(metrics->steps);
       rises(metrics->validations);
     }
-    if (!mutator_.one_in(4)) return;  // a page takes longer than all of the rest
+    if (!mutator_.one_in(4)) return;  // a page takes longer than everything else
     const auto page = to_html(report);
     if (page.find("</script>") != std::string::npos) throw std::logic_error("the page is not escaped");
   }

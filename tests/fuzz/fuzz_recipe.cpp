@@ -7,8 +7,8 @@
 namespace essh {
 namespace {
 
-// A recipe in YAML, with settings of the command line behind it: refused, or the same after being written and read
-// again, and a model of sizes that can be had.
+// A YAML recipe followed by command-line settings: refused, or unchanged by a round trip, with a model of feasible
+// sizes.
 class RecipeFuzzer {
  public:
   explicit RecipeFuzzer(std::uint64_t seed)
@@ -88,7 +88,7 @@ class RecipeFuzzer {
   }
 
  private:
-  // A line goes elsewhere, twice, or deeper.
+  // Moves, repeats or indents a line.
   void mutate_lines() {
     const auto line = [&] {
       const auto at = text_.rfind('\n', mutator_.rng().below(text_.size() + 1));

@@ -43,7 +43,7 @@ void put_length(std::string& image, std::uint64_t length) {
   for (std::size_t i = 0; i < 8; ++i) image[i] = static_cast<char>(length >> (8 * i) & 0xff);
 }
 
-// Makes inputs from the seeds and reads each as the program would: open, then every tensor as numbers.
+// Makes inputs from the seeds and reads each like the program: opens the file, then reads every tensor as numbers.
 class SafetensorsFuzzer {
  public:
   explicit SafetensorsFuzzer(std::uint64_t seed)
@@ -76,7 +76,7 @@ class SafetensorsFuzzer {
   void operator()() {
     const Image& seed = mutator_.pick(seeds_);
     const Image& other = mutator_.pick(seeds_);
-    if (mutator_.one_in(8)) {  // damage that knows nothing of the format
+    if (mutator_.one_in(8)) {  // blind damage
       assemble(seed);
       mutator_.mutate(image_, other.header);
     } else {

@@ -20,7 +20,7 @@ void write_file(const fs::path& path, std::string_view bytes) {
   std::ofstream(path, std::ios::binary).write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
 }
 
-// A dataset of two shards with damage in its manifest or in a shard: refused, or every token lies in the vocabulary.
+// A dataset of two shards with damage in its manifest or in a shard: refused, or every token is in the vocabulary.
 class ShardFuzzer {
  public:
   explicit ShardFuzzer(std::uint64_t seed)

@@ -23,8 +23,8 @@ StoredModel model_of(ModelConfig config) {
   return StoredModel(std::move(model), "a model");
 }
 
-// A state saved by `generate --state-out`, damaged; sometimes with a checksum that says all is well. Refused, or the
-// session goes on from it.
+// A damaged state of `generate --state-out`, sometimes with a matching checksum. It is refused, or the session
+// continues from it.
 class StateFuzzer {
  public:
   explicit StateFuzzer(std::uint64_t seed)
@@ -97,7 +97,7 @@ class StateFuzzer {
  private:
   Tier full(std::size_t engine) const { return find_tier(engines_[engine]->config(), "full"); }
 
-  // Puts the checksum of these contents into the header, where it can still be understood.
+  // Writes the checksum of these contents into the header, if the header can still be parsed.
   void sign(fuzz::TensorImage& image) const {
     try {
       const auto bytes = image.file();

@@ -10,13 +10,13 @@
 namespace essh {
 namespace {
 
-// Small files with every component that we read.
+// Small files with every supported component.
 std::vector<std::string> json_seeds() {
   std::vector<std::string> seeds;
   for (const char* pattern : {"gpt2", "llama3"}) {
     BpeSpec spec = train_bpe({{" hello", 3}, {"hell", 2}, {"aaaa", 5}, {"\n\n", 2}},
                              {.vocab_size = 266, .pattern = pattern, .special_tokens = {"<|endoftext|>"}});
-    // Most bytes gone: the rest of the file is then a larger part of what is changed.
+    // Drops most bytes, so that more mutations hit the rest of the file.
     for (std::size_t id = 0; id < spec.vocab.size(); ++id) {
       const std::string& bytes = spec.vocab[id].bytes;
       if (bytes.size() == 1 && std::string_view("helo a\n").find(bytes[0]) == std::string_view::npos)
@@ -94,7 +94,7 @@ class TokenizerFuzzer {
   }
 
  private:
-  // What was accepted gives ids of its own, takes them back, and is the same after being written and read again.
+  // An accepted tokenizer returns ids of its vocabulary, decodes them, and survives a round trip.
   void check(const Tokenizer& tokenizer) {
     static constexpr std::string_view kSample =
         "hello  aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa <x> y<|endoftext|>\n\n12 \xC3\xA9\xFF";

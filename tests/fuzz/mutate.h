@@ -11,11 +11,11 @@
 
 namespace essh::fuzz {
 
-// Changes byte strings at random, the same way for the same seed. Besides blind damage it knows enough of JSON to get
-// past the parser: it edits numbers, inserts tokens, and copies, removes and swaps members.
+// Mutates byte strings at random, deterministically per seed. Besides blind damage it knows enough JSON to get past the
+// parser: it edits numbers, inserts tokens, and copies, removes and swaps members.
 class Mutator {
  public:
-  // `tokens` are words of the format that are worth inserting.
+  // `tokens` are words of the format to insert.
   Mutator(std::uint64_t seed, std::vector<std::string> tokens) : rng_(seed), tokens_(std::move(tokens)) {}
 
   Rng& rng() { return rng_; }
@@ -32,7 +32,7 @@ class Mutator {
     if (image.size() > kMaxBytes) image.resize(kMaxBytes);
   }
 
-  // A number at the edges of the usual types or anywhere else.
+  // A number near the limits of the usual types, or any other.
   std::uint64_t number() {
     static constexpr std::uint64_t kEdges[] = {0,          1,          2,          7,          8,         9,
                                                127,        255,        256,        65535,      65536,     0x7fffffff,
@@ -117,13 +117,13 @@ class Mutator {
       case 3:
         image.append(1 + rng_.below(32), static_cast<char>(rng_.next()));
         break;
-      case 4: {  // splice: a part of the other image replaces a part of this one
+      case 4: {  // splice: a range of the other image replaces a range of this one
         const auto [begin, length] = range(image);
         const auto [from, taken] = range(other);
         image.replace(begin, length, other.substr(from, taken));
         break;
       }
-      case 5: {  // a part of the image again, elsewhere
+      case 5: {  // repeats a range of the image elsewhere
         const auto [from, taken] = range(image);
         image.insert(at, std::string(image, from, taken));
         break;
@@ -142,7 +142,7 @@ class Mutator {
     }
   }
 
-  // The member "key": value around or after a random place, without the comma; empty when there is none.
+  // The member "key": value around or after a random position, without the comma; empty if there is none.
   std::pair<std::size_t, std::size_t> member(std::string_view text) {
     const std::size_t colon = text.find("\":", position(text));
     if (colon == std::string_view::npos || colon == 0) return {0, 0};

@@ -5,7 +5,7 @@
 
 namespace essh::fuzz {
 
-// Where files that live for a millisecond go: in memory where that is possible.
+// For files that live for a millisecond: in memory if possible.
 inline std::filesystem::path scratch_folder() {
   return ::access("/dev/shm", W_OK) == 0 ? "/dev/shm" : std::filesystem::temp_directory_path();
 }

@@ -6,7 +6,7 @@
 
 namespace essh::fuzz {
 
-// A safetensors file in two parts, so that its header can be edited as the JSON it is.
+// A safetensors file in two parts, so that its header can be edited as JSON.
 struct TensorImage {
   std::string header, data;
 
@@ -21,7 +21,7 @@ struct TensorImage {
     for (std::size_t i = 0; i < 8; ++i) image += static_cast<char>(header.size() >> (8 * i) & 0xff);
     return image + header + data;
   }
-  // Blind damage, an edited header, or other values behind it.
+  // Blind damage, an edited header, or other values.
   void mutate(Mutator& mutator, const TensorImage& other) {
     switch (mutator.rng().below(4)) {
       case 0:
