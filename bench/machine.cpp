@@ -10,7 +10,7 @@
 namespace essh::bench {
 namespace {
 
-// Shortest of several runs: other programs can only make a run longer.
+// Shortest of several repetitions: other programs can only slow one down.
 template <class Body>
 double best_seconds(int runs, Body&& body) {
   double best = 1e30;
@@ -102,7 +102,7 @@ void count_tokens(benchmark::State& state, double tokens_per_iteration) {
 
 namespace {
 
-// The peaks again as ordinary lines: how far below 100 they stay is what the neighbours take.
+// The peaks as ordinary lines: their distance from 100 % is the load by other programs.
 void machine_read(benchmark::State& state) {
   ReadAll read;
   for (auto _ : state) read();

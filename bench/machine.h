@@ -6,18 +6,18 @@
 
 namespace essh::bench {
 
-// What this machine can do with all its cores, measured once at the start of the run: every line is a part of it.
+// Peak rates of this machine with all cores, measured once at the start; every line is relative to them.
 struct Machine {
-  double read_bytes_per_second;  // summing a buffer larger than the caches
-  double flops_per_second;       // the best float product, ours or OpenBLAS's
+  double read_bytes_per_second;  // by summing a buffer larger than the caches
+  double flops_per_second;       // best float product, ours or OpenBLAS's
   OpenBlas openblas;
 };
 const Machine& machine();
 
-// The team of all cores, shared by all benchmarks.
+// A stream over all cores, shared by all benchmarks.
 cpu::Stream& stream();
 
-// Counters of one benchmark: its rate, and that rate in percent of the machine's. Call after the loop.
+// Counters of one benchmark: its rate, and the rate in percent of the machine's. Call after the loop.
 void count_flops(benchmark::State& state, double flops_per_iteration);
 void count_bytes(benchmark::State& state, double bytes_per_iteration);
 void count_tokens(benchmark::State& state, double tokens_per_iteration);

@@ -1,4 +1,4 @@
-// Times of the CUDA kernels at the shapes of training, one table: kernel, shape, microseconds, rate against the
+// Times of the CUDA kernels at training shapes, in one table: kernel, shape, microseconds, rate relative to the
 // roofline.
 #include <cuda_runtime_api.h>
 #include <fmt/format.h>
@@ -37,7 +37,7 @@ class Bench {
     check(cudaEventCreate(&end_), "event");
   }
 
-  // `work` in bytes or FLOPs.
+  // `work` is in bytes or FLOPs.
   void measure(std::string name, double work, const char* unit, const std::function<void()>& body) {
     if (name.find(filter_) == std::string::npos) return;
     for (int i = 0; i < 3; ++i) body();
@@ -64,7 +64,7 @@ class Bench {
     check(cudaMemsetAsync(m.data, 0x3c, static_cast<std::size_t>(rows * cols) * sizeof(T), stream_.handle()), "fill");
     return m;
   }
-  // Numbers like those of a model: tensor cores draw less power, and softmax takes other branches, where all are equal.
+  // Values like a model's: with equal values, tensor cores draw less power and softmax takes other branches.
   Matrix<B> random(Index rows, Index cols) {
     if (drawn_.empty()) {
       Rng rng(1);
@@ -278,7 +278,7 @@ void block(Bench& bench, cuda::Stream& stream, const Shape& s) {
   }
 }
 
-// Attention of prompts and of decoding, windows full.
+// Attention of prompts and of decoding, with full windows.
 void attention(Bench& bench, cuda::Stream& stream, const Shape& s) {
   const Index window = 2048, past = window - 1;
   for (const Index queries : {1, 128, 2048, 8192}) {
@@ -313,8 +313,7 @@ void attention(Bench& bench, cuda::Stream& stream, const Shape& s) {
   }
 }
 
-// Attention over everything before, 64-dimensional heads, FLOPs of the visible pairs only; backward counts 2.5 times
-// the forward pass.
+// Causal attention with 64-dimensional heads. FLOPs of visible pairs only; backward counts 2.5 times the forward pass.
 void causal_attention(Bench& bench, cuda::Stream& stream, Index sequences, Index length, Index heads, Index kv_heads) {
   constexpr Index kWindow = Index{1} << 40;
   bench.reset();
@@ -344,7 +343,7 @@ void causal_attention(Bench& bench, cuda::Stream& stream, Index sequences, Index
   });
 }
 
-// One token of each sequence against caches that grow.
+// One token of each sequence against growing caches.
 void causal_step(Bench& bench, cuda::Stream& stream, Index sequences, Index past, Index heads, Index kv_heads) {
   bench.reset();
   const Index width = kv_heads * 64;

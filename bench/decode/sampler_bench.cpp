@@ -5,7 +5,7 @@
 namespace essh::bench {
 namespace {
 
-// Llama-3.1's vocabulary. Logits of spread 1 leave the distribution flat, the hardest case; 4 is like a language model.
+// Llama-3.1's vocabulary. Logits of deviation 1 give a flat distribution, the hardest case; 4 is like a language model.
 void draw(benchmark::State& state, SamplingOptions options) {
   Rng rng(3);
   std::vector<float> logits(128'256);

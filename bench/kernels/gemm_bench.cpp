@@ -5,7 +5,7 @@
 namespace essh::bench {
 namespace {
 
-// tokens x in -> out, as the forward pass, the gradient of the input and the gradient of the weight need it.
+// tokens x in -> out: the forward pass, the gradient of the input, the gradient of the weight.
 enum Pass { kForward, kInputGradient, kWeightGradient };
 
 void gemm(benchmark::State& state) {
@@ -36,7 +36,7 @@ BENCHMARK(gemm)
     ->MinTime(0.3)
     ->UseRealTime();
 
-// Decoding: a few rows against a weight larger than the caches, bound by reading it.
+// Decoding: a few rows times a weight larger than the caches, bound by reading the weight.
 void few_rows(benchmark::State& state) {
   const Index rows = state.range(0), in = state.range(1), out = state.range(2);
   const Operand<float> x(rows, in), weight(out, in), y(rows, out);

@@ -5,12 +5,12 @@
 namespace essh::bench {
 namespace {
 
-// Decoding: a few rows against a weight larger than the caches, bound by reading it in its stored format.
+// Decoding: a few rows times a weight larger than the caches, bound by reading the weight in its stored format.
 void linear(benchmark::State& state) {
   const auto format = static_cast<Format>(state.range(0));
   const Index rows = state.range(1), in = state.range(2), out = state.range(3);
   const Operand<float> x(rows, in), y(rows, out);
-  // Bits of ordinary numbers in either format.
+  // Bit patterns of ordinary numbers in either format.
   const Operand<std::uint16_t> halves(format == Format::F32 ? 0 : out, in, 0x3000, 0x3c00);
   const Operand<float> floats(format == Format::F32 ? out : 0, in);
   const Weight weight = format == Format::F32 ? Weight(floats.view()) : Weight(format, halves.view().data, out, in);

@@ -36,7 +36,7 @@ struct Problem {
     return rows;
   }
   double tokens() const { return static_cast<double>(sequences * length); }
-  // Multiplications and additions of products over the lower triangle of a chunk, and over the whole of it, per token.
+  // FLOPs per token of products over the lower triangle of a chunk, and over the whole chunk.
   double triangle(Index columns) const { return static_cast<double>(kChannels * kScanChunk * columns); }
   double rectangle() const { return static_cast<double>(2 * kChannels * 2 * kModes * width); }
 };
@@ -58,7 +58,7 @@ void selective_scan_forward(benchmark::State& state) {
                                               .boundary = p.boundary.view(),
                                               .leaving = {states.data(), p.sequences}});
   }
-  // q k^T and g v over the triangle; the entering state read, the leaving state written.
+  // q k^T and g v over the triangle; reading the entering state, writing the leaving state.
   count_flops(state, p.tokens() * (p.triangle(2 * kModes) + p.triangle(p.width) + 2 * p.rectangle()));
   count_tokens(state, p.tokens());
 }
@@ -93,7 +93,8 @@ void selective_scan_backward(benchmark::State& state) {
                                                .d_modes = gradient.modes(),
                                                .d_entering = gradient.state.view()});
   }
-  // q k^T again and the gradients of q and k; those of g and v; the gradients of b, w, v's part and the entering state.
+  // q k^T again and the gradients of q and k; gradients of g and v; gradients of b, w, the state's part of v, and the
+  // entering state.
   count_flops(state, p.tokens() * (3 * p.triangle(2 * kModes) + 2 * p.triangle(p.width) + 4 * p.rectangle()));
   count_tokens(state, p.tokens());
 }
@@ -106,7 +107,7 @@ BENCHMARK(selective_scan_backward)
     ->MinTime(0.3)
     ->UseRealTime();
 
-// One token of many sequences, so that the states come from memory; read and written once each.
+// One token of many sequences: the states come from memory and are read and written once each.
 void selective_step(benchmark::State& state) {
   const Problem p(state.range(1), 1, state.range(0));
   const auto states = p.states();

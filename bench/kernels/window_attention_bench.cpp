@@ -7,7 +7,7 @@ namespace {
 
 constexpr Index kHeads = 8;
 
-// Pairs of a query and a key it sees, in one head.
+// Visible pairs of query and key, in one head.
 double pairs(Index length, Index window) {
   double sum = 0;
   for (Index t = 0; t < length; ++t) sum += static_cast<double>(std::min(t + 1, window));
@@ -31,7 +31,7 @@ struct Problem {
     run(stream(), WindowAttentionForward<float>{1, length, 0, head_dim, window, q.view(), k.view(), v.view(),
                                                 out.view(), log_sum.view()});
   }
-  // One product of a query row with a key row, or one row added to another, for every pair.
+  // FLOPs of one dot product, or one scaled addition of a row, for every pair.
   double product() const { return 2.0 * static_cast<double>(kHeads * head_dim) * pairs(length, window); }
 };
 
@@ -65,7 +65,7 @@ void window_attention_backward(benchmark::State& state) {
 }
 BENCHMARK(window_attention_backward)->Apply(shapes);
 
-// One token against a full window of keys and values larger than the caches.
+// One token attending to a full window of keys and values, larger than the caches.
 void window_attention_step(benchmark::State& state) {
   const Index sequences = 32, head_dim = 128, window = state.range(0);
   const Operand<float> q(sequences, kHeads * head_dim), out(sequences, kHeads * head_dim),
