@@ -63,7 +63,7 @@ def source():
     best = None
     for shift in (6, 7, 8):
         index, blocks = two_levels(table, 1 << shift)
-        # Two classes share a byte: 3 bits each would fit, 4 are simpler.
+        # Two classes per byte: 3 bits each would suffice, 4 are simpler.
         size = len(index) * (1 if len(blocks) < 257 else 2) + len(blocks) * (1 << shift) // 2
         if best is None or size < best[0]:
             best = (size, shift, index, blocks)

@@ -1,6 +1,6 @@
 # shellcheck shell=bash
-# Sourced by ./quickstart and ./test: reporting of stages, packages, and builds of presets. Its functions run in the
-# repository's root.
+# Sourced by ./quickstart and ./test: stages, packages, and builds of presets. Its functions expect the repository's
+# root as the current folder.
 
 if [ -t 1 ] && [ -z "${NO_COLOR:-}" ]; then
   bold=$'\e[1m' red=$'\e[31m' plain=$'\e[0m'
@@ -18,8 +18,8 @@ duration() {
   if [ "$1" -lt 60 ]; then printf '%ds' "$1"; else printf '%dm %02ds' $(($1 / 60)) $(($1 % 60)); fi
 }
 
-# run_stage NAME COMMAND...: the command under a title, with its time. A failure ends the script and says how to repeat
-# the stage; on_failure, where the script has defined it, speaks last.
+# run_stage NAME COMMAND...: runs the command under a title and prints its time. A failure ends the script and prints
+# how to repeat the stage; then calls on_failure if the script has defined it.
 run_stage() {
   local name=$1 start=$SECONDS status=0
   shift
@@ -51,7 +51,7 @@ packages_of() {
   done <tools/packages
 }
 
-# Installs what is missing and touches nothing when all is there.
+# Installs missing packages; does nothing if all are installed.
 install_packages() {
   local names missing=() package as_root=()
   mapfile -t names < <(packages_of "$@")
@@ -85,7 +85,7 @@ install_packages() {
   fi
 }
 
-# As many compilers at once as there are cores, and memory for: 1.5 GB each.
+# Parallel compilers: one per core, limited by memory (1.5 GB each).
 build_jobs() {
   local cores memory
   cores=$(nproc)
@@ -95,7 +95,7 @@ build_jobs() {
   say "$cores"
 }
 
-# build_preset PRESET [TARGET...]: configures, says what is off for want of a library, and builds.
+# build_preset PRESET [TARGET...]: configures, lists features that are off because of a missing library, and builds.
 build_preset() {
   local preset=$1 log=build/logs/configure-$1.log options=() arguments=()
   shift
@@ -105,7 +105,7 @@ build_preset() {
     export CUDACXX
   fi
   if command -v ccache >/dev/null; then options+=(-DCMAKE_CXX_COMPILER_LAUNCHER=ccache -DCMAKE_CUDA_COMPILER_LAUNCHER=ccache); fi
-  # Several tests per source: CI builds everything from nothing, nobody edits between.
+  # Several tests per source: CI builds from scratch, so that incremental builds do not matter.
   if [ "${CI:-}" = true ]; then options+=(-DESSH_UNITY=ON); fi
   if ! cmake --preset "$preset" "${options[@]}" >"$log" 2>&1; then
     cat "$log" >&2
@@ -113,7 +113,7 @@ build_preset() {
   fi
   sed -n 's/^-- essh: \(.*not found, off:.*\)/  \1/p' "$log"
   if [ $# -gt 0 ]; then arguments+=(--target "$@"); fi
-  # On a terminal ninja redraws one line; in a pipe only warnings and errors are worth having.
+  # On a terminal ninja redraws one line; in a pipe only warnings and errors are useful.
   if ! [ -t 1 ]; then arguments+=(-- --quiet); fi
   cmake --build --preset "$preset" --parallel "$(build_jobs)" "${arguments[@]}"
 }
@@ -123,7 +123,7 @@ cuda_compiler() {
 }
 has_gpu() { nvidia-smi -L 2>/dev/null | grep -q GPU; }
 
-# The preset of ./essh: with the CUDA backend where there is a GPU for it, and in CI, where all of it has to compile.
+# The preset of ./essh: with the CUDA backend if there is a GPU, and in CI, where the backend must compile.
 main_preset() {
   if [ -n "$(cuda_compiler)" ] && { [ "${CI:-}" = true ] || has_gpu; }; then say cuda; else say release; fi
 }
