@@ -8,7 +8,7 @@ import tempfile
 import threading
 import time
 
-PATIENCE_S = 120  # a limit for what hangs, never a measure
+PATIENCE_S = 120  # a limit for hangs, never a measurement
 KEYS = {"Enter": 13, "Escape": 27, "Tab": 9, "ArrowLeft": 37, "ArrowUp": 38, "ArrowRight": 39, "ArrowDown": 40, " ": 32}
 
 
@@ -25,7 +25,8 @@ class Browser:
         to_here, from_browser = os.pipe()
 
         def give_pipes():
-            # Chromium reads descriptor 3 and writes 4; high numbers first, so that neither overwrites the other.
+            # Chromium reads descriptor 3 and writes 4; duplicated to high numbers first, so that neither overwrites the
+            # other.
             low = [os.dup(to_browser), os.dup(from_browser)]
             kept = [os.dup2(fd, 20 + i) for i, fd in enumerate(low)]
             os.dup2(kept[0], 3, inheritable=True)

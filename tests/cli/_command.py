@@ -6,12 +6,12 @@ import subprocess
 
 ESSH = os.environ["ESSH"]
 
-# docs/cli.md
+# Exit codes of docs/cli.md
 EXIT_USAGE = 2
 EXIT_BAD_FILE = 3
 EXIT_UNSUPPORTED = 4
 
-# Seconds until a process counts as hanging. Far beyond what any takes, so that no busy machine fails a test.
+# Seconds until a process counts as hanging: far more than any needs, so that a busy machine cannot fail a test.
 HANGS = 1800
 
 

@@ -9,7 +9,7 @@ import time
 
 from _command import ESSH
 
-PATIENCE_S = 120  # a limit for what hangs, never a measure
+PATIENCE_S = 120  # a limit for hangs, never a measurement
 
 
 class Server:

@@ -124,7 +124,7 @@ def random_strings(count, seed):
     rng = random.Random(seed)
     pools = character_pools()
     for _ in range(count):
-        if rng.random() < 0.5:  # runs of few classes, as splitters see them
+        if rng.random() < 0.5:  # sequences of few classes, as splitters see them
             parts = []
             for _ in range(rng.randrange(1, 8)):
                 pool = rng.choice(pools)

@@ -27,7 +27,7 @@ elastic: {warmup_tokens: 0, full_share: 0.5, ordering_period: 2}
 run: {steps: 4, batch: 4, micro_batch: 2, validation_windows: 2}
 refine: {steps: 1, batch: 4}
 """
-# For arms with a recipe of their own.
+# For arms with their own recipe.
 SMALL = ["model.hidden_size=64", "model.intermediate_size=64", "run.steps=2", "run.batch=2", "run.micro_batch=1", "run.validation_windows=1",
          "elastic.warmup_tokens=0", "refine.steps=1", "refine.batch=1"]
 OWN = {"syn-mqar": ["data.symbols=256", "model.vocab_size=256"], "syn-mqar-seeds": ["data.symbols=256", "model.vocab_size=256"],
@@ -35,7 +35,7 @@ OWN = {"syn-mqar": ["data.symbols=256", "model.vocab_size=256"], "syn-mqar-seeds
        "main-tiers": ["data.context=32", "model.num_hidden_layers=3", "model.attention_layers=[2]"]}
 
 
-# One for all rows: an arm that stands in several tables is trained once.
+# One seed for all rows: an arm in several tables is trained once.
 SEED = 7
 
 
@@ -85,7 +85,7 @@ class Arms(unittest.TestCase):
         for name in mechanism.TABLES:
             with self.subTest(table=name):
                 self.check_table(name)
-        # What an arm says stands in the recipe of its run.
+        # The settings of an arm are in the recipe of its run.
         options = type("Options", (), {"essh": ESSH, "out": self.folder / "runs", "set": [], "threads": 1, "device": None, "samples": None,
                                        "data": "", "recipe": str(self.folder / "small.yaml")})
         runs = mechanism.Runs(options)

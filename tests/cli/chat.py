@@ -16,7 +16,7 @@ import unittest
 
 from _command import ESSH, EXIT_USAGE, essh
 
-PATIENCE_S = 120  # a limit for what hangs, never a measure
+PATIENCE_S = 120  # a limit for hangs, never a measurement
 PROMPT = "> "
 UP, DOWN, LEFT, HOME = "\x1b[A", "\x1b[B", "\x1b[D", "\x1b[H"
 
@@ -55,7 +55,7 @@ class Talk:
                     raise AssertionError(f"ended before {pattern!r}: {self.seen[self.at:]!r}") from None
 
     def prompt(self):
-        # Drawn when keys are read; typing before would be echoed by the terminal itself.
+        # The prompt is drawn once keys are read; earlier input would be echoed by the terminal itself.
         self.expect(r"\x1b\[\?2004h\r> \x1b\[K\r\x1b\[2C")
 
     def type(self, text):
@@ -138,7 +138,7 @@ class Chat(unittest.TestCase):
         talk = Talk(self.model, "-n", 2**29, "--temperature", 1, XDG_STATE_HOME=str(self.state))
         for _ in range(2):
             talk.prompt()
-            # An end of text may come first; then it is asked again.
+            # The text may end first; then asks again.
             while True:
                 talk.type("Hello\r")
                 talk.expect(r"\x1b\[\?2004l")
@@ -146,7 +146,7 @@ class Chat(unittest.TestCase):
                 if talk.expect(r"drawn(, stopped)?(\x1b|\r)")[1]:
                     break
                 talk.prompt()
-        # At the prompt it empties the line.
+        # At the prompt Ctrl-C clears the line.
         talk.prompt()
         talk.type("nonsense")
         talk.expect("nonsense")
@@ -175,7 +175,7 @@ class Chat(unittest.TestCase):
         file = self.state / "essh" / "chat_history"
         self.assertEqual(file.read_text().splitlines(), ["/tiers", "/tier T2", "/tier T3", "/tiers"])
         self.assertEqual(stat.S_IMODE(file.stat().st_mode), 0o600)
-        # Another conversation knows them.
+        # Another conversation has them in its history.
         talk = self.talk()
         talk.prompt()
         talk.type(UP + UP + "\r")
@@ -212,7 +212,7 @@ class Chat(unittest.TestCase):
             self.assertEqual("\x1b[2m" in talk.seen, dim)
 
     def test_a_model_cannot_steer_the_terminal(self):
-        # Of 257 tokens 65 are control characters: long answers have some.
+        # 65 of 257 tokens are control characters: long answers contain some.
         talk = Talk(self.model, "-n", 400, "--temperature", 3, XDG_STATE_HOME=str(self.state))
         for _ in range(3):
             talk.say("Hello")
@@ -246,7 +246,7 @@ class Chat(unittest.TestCase):
         self.assertGreaterEqual(int(facts[1][1]), int(facts[0][1]) + int(facts[0][2]) + 5)
         self.assertIn(b"no command", result.stderr)
         self.assertFalse((self.state / "essh").exists(), "the history is a person's")
-        # The first answer is what `generate` continues with.
+        # The first answer equals the continuation by `generate`.
         text = essh("generate", self.model, "-p", "Hello", "-n", 6).stdout
         self.assertTrue(result.stdout.startswith(text), (result.stdout, text))
 

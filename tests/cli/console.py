@@ -13,7 +13,7 @@ from serve import CANNOT_RUN, ENDLESS, ENDLESS_ALLOWED, Server
 
 HOSTILE = "<script>window.hurt = 1</script><img src=x onerror='window.hurt = 2'>"
 DONE = "document.querySelectorAll('.turn').length === {} && document.querySelectorAll('.running').length === 0 && !!document.querySelector('.again')"
-# A token that can be pointed at: neither a line break nor a space at the end of a line.
+# A token that can be clicked: neither a line break nor a space at the end of a line.
 PICK = "[...document.querySelectorAll('.tok')].find(node => /\\S/.test(node.textContent) && node.getClientRects()[0].width > 3).id = 'pick'"
 BADGES = "[...document.querySelectorAll('.badge')].map(node => node.textContent)"
 
@@ -45,7 +45,7 @@ class Console(unittest.TestCase):
     def open(self, server=None, ready=True, **options):
         page = self.browser.page(f"http://127.0.0.1:{(server or self.server).port}/", **options)
         self.addCleanup(page.close)
-        # An end of text, which may be drawn at any time, ends no answer.
+        # An end of text, which may be drawn at any time, must not end an answer.
         page.js("{ const usual = window.fetch; window.fetch = (path, options) => usual(path, options.body ? "
                 "{...options, body: options.body.slice(0, -1) + ',\"ignore_eos\":true}'} : options); }")
         if ready:
@@ -79,7 +79,7 @@ class Console(unittest.TestCase):
             self.assertEqual(self.server.request("GET", path, headers={"If-None-Match": headers["ETag"]})[::2], (304, ""))
             self.assertEqual(self.server.request("GET", path, headers={"If-None-Match": '"other"'})[2], text)
         self.assertEqual(self.server.request("POST", "/", {})[0], 405)
-        # The API's own replies stay as strict as they were.
+        # The policy of the API's replies stays strict.
         headers = self.server.request("GET", "/v1/models")[1]
         self.assertEqual((headers["Cache-Control"], headers["Content-Security-Policy"]), ("no-store", "default-src 'none'; frame-ancestors 'none'"))
 
@@ -90,7 +90,7 @@ class Console(unittest.TestCase):
             for name in ("parameters", "state_bytes", "kv_bytes", "flops_per_token"):
                 self.assertEqual(model["essh"][name], known[model["tier"]][name])
         self.assertEqual(models[-1]["essh"]["parameter_fraction"], 1)
-        # Asking what a capacity costs does not take one of the places for capacities.
+        # Asking for the cost of a capacity does not load it.
         for i in range(1, 40):
             self.assertEqual(self.server.request("GET", f"/v1/models/family%40xi%3D{i / 50}")[0], 200)
         self.assertEqual(self.server.complete(model="family@xi=0.77", max_tokens=1)["model"], "family@xi=0.77")
@@ -112,7 +112,7 @@ class Console(unittest.TestCase):
             self.assertEqual((document["measured"], document["quality"]), (False, False))
             self.assertIn("another model" if arguments else "not measured", document["note"])
             page = self.open(server, ready=False)
-            # The server's own default stands among the tiers.
+            # The server's default is among the tiers.
             page.wait("document.querySelector('.tier-name').textContent === 'xi=0.5'")
             self.assertEqual(page.js("document.querySelectorAll('.capacity:not(.second) .ticks span').length"), 11)
             page.click("input[name=plot][value=quality]")
@@ -120,7 +120,7 @@ class Console(unittest.TestCase):
             self.assertEqual(page.js("document.querySelectorAll('#plot circle').length"), 0)
             page.click("input[name=plot][value=cost]")
             self.assertEqual(page.js("document.querySelectorAll('#plot circle').length"), 10)
-            # Speed fills in with what this tab has seen.
+            # Speeds appear for tiers that this tab has used.
             page.click("input[name=plot][value=speed]")
             self.assertEqual(page.js("document.querySelectorAll('#plot circle').length"), 0)
             self.say(page, "line 7")
@@ -135,7 +135,7 @@ class Console(unittest.TestCase):
 
     def test_a_completion_and_a_chat_stream(self):
         page = self.open()
-        # The tokenizer has no markers of a chat: completion comes first.
+        # The tokenizer has no chat markers: completion is the default.
         self.assertEqual(page.js("document.querySelector('input[name=mode]:checked').value"), "completion")
         page.js("document.getElementById('seed').value = '5'")
         self.say(page, "line 7 says", tokens=20)
@@ -148,7 +148,7 @@ class Console(unittest.TestCase):
         self.say(page, "Hello")
         self.say(page, "And now?", turns=2)
         self.assertEqual(page.js("[...document.querySelectorAll('.said')].map(node => node.textContent)"), ["Hello", "And now?"])
-        # The second turn goes on from the first: its tokens are known.
+        # The second turn reuses the tokens of the first.
         self.assertRegex(page.js("document.querySelectorAll('.facts-line')[1].textContent"), r"cached")
         self.assertTrue(page.js("document.querySelectorAll('.text')[1].textContent"))
         self.assertTrue(all(url.startswith(f"http://127.0.0.1:{self.server.port}/") for url in page.requested()))
@@ -174,7 +174,7 @@ class Console(unittest.TestCase):
         page.wait(f"document.querySelector('.tier-name').textContent !== {json.dumps(before)}")
         self.say(page, "line 3", turns=3)
         self.assertEqual(page.js(BADGES)[2], page.text(".tier-name"))
-        # Answering again takes the tier chosen now.
+        # Answering again uses the tier chosen now.
         page.click("#free")
         page.wait("document.querySelector('.tier-name').textContent.startsWith('T')")
         page.click(".again")
@@ -249,8 +249,8 @@ class Console(unittest.TestCase):
         self.assertTrue(box[0] >= 0 and box[1] <= 390, box)
 
     def test_hostile_text_is_inert(self):
-        # A model whose every token is hostile cannot be trained here: it is forced by a reply of our own making, for the
-        # page sees no more of a model than that. The prompt goes the usual way.
+        # A model that outputs hostile tokens cannot be trained here: a forged reply replaces it, since the page sees no
+        # more of a model than its replies. The prompt is sent normally.
         page = self.open()
         self.say(page, HOSTILE)
         self.assertTrue(page.text(".text").startswith(HOSTILE))
@@ -265,7 +265,7 @@ class Console(unittest.TestCase):
         page.type("")
         self.assertIsNone(page.js("window.hurt"))
         self.assertEqual(page.js("document.querySelectorAll('#turns script, #turns img, #popover script, #popover b b').length"), 0)
-        # Even a mistake would not help: the policy has no way from text to markup.
+        # A second barrier: the policy has no way from text to markup.
         self.assertIn("TrustedHTML", page.js("(() => { try { document.body.innerHTML = 'x'; return ''; } catch (error) { return String(error); } })()"))
 
     def test_errors_are_said_kindly(self):
@@ -333,7 +333,7 @@ class Console(unittest.TestCase):
         page.wait("document.querySelector('.tier-name').textContent === 'T10'")
         self.assertFalse(page.js("document.getElementById('key-dialog').open"))
         self.assertEqual(page.js("localStorage.getItem('essh.key')"), None)
-        # Refused requests are told by the browser too; nothing else is.
+        # The browser reports refused requests too; nothing else.
         self.assertTrue(all("401" in problem for problem in page.problems()), page.problems())
 
     def test_the_keyboard_is_enough(self):

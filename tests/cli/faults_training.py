@@ -46,7 +46,7 @@ time_t time(time_t* out) {
   return exact.tv_sec;
 }
 """
-LONG = ["--set", "run.steps=1000000"]  # more than a test will wait for
+LONG = ["--set", "run.steps=1000000"]  # longer than a test waits
 
 
 class Training(unittest.TestCase):
@@ -161,7 +161,7 @@ class Training(unittest.TestCase):
         expected, usual = weights(self.run_folder), self.metrics()
         self.run_folder = self.run_folder.parent / "backwards"
         for more in (["--stop-after", "20"], []):
-            # Checkpoints go by their step: to the second command the newest is the oldest by the clock.
+            # Checkpoints are ordered by step: by the clock, the second command sees the newest as the oldest.
             for age, checkpoint in enumerate(sorted((self.run_folder / "checkpoints").glob("*"))):
                 for path in (*checkpoint.iterdir(), checkpoint):
                     os.utime(path, (1e9 - 3600 * age, 1e9 - 3600 * age))

@@ -37,7 +37,7 @@ class Generate(unittest.TestCase):
                 first = self.text("-p", "Hello", "-n", 9, *sampling, "--state-out", state)["tokens"]
                 rest = self.text("-n", 15, *sampling, "--state-in", state)["tokens"]
                 self.assertEqual(first + rest, whole)
-                # The seed of the state stands unless another is given.
+                # The saved seed is used unless another is given.
                 no_seed = [word for word in sampling if word not in ("--seed", "7", "8")]
                 self.assertEqual(self.text("-n", 15, *no_seed, "--state-in", state)["tokens"], rest)
 
@@ -51,7 +51,7 @@ class Generate(unittest.TestCase):
         sampling = ("-p", "Hello", "-n", 40, "--temperature", 1, "--seed", 4)
         whole = self.text(*sampling)
         self.assertEqual(whole["finish_reason"], "length")
-        # Three characters, so three tokens of the byte tokenizer or more.
+        # Three characters: at least three tokens of the byte tokenizer.
         stop = whole["text"][10:13]
         stopped = self.text(*sampling, "--stop", "not in there", "--stop", stop)
         self.assertEqual(stopped["finish_reason"], "stop")
@@ -186,7 +186,7 @@ class Generate(unittest.TestCase):
         process = subprocess.Popen([ESSH, "generate", str(self.model), "-p", "Hello", "-n", "100000000", "--state-out", str(state),
                                     "--temperature", "1", "--seed", "5", "--ignore-eos"], stdin=subprocess.DEVNULL,
                                    stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-        self.assertTrue(process.stdout.read(1))  # the first text: the handler stands
+        self.assertTrue(process.stdout.read(1))  # the first text: the signal handler is installed
         process.send_signal(signal.SIGINT)
         words = process.communicate(timeout=HANGS)[1]
         self.assertEqual(process.returncode, EXIT_INTERRUPTED, words)

@@ -51,7 +51,7 @@ class ModelFolder(unittest.TestCase):
     def test_quantised_exports_are_read_by_their_description(self):
         with safe_open(self.folder / "f32" / "T4" / "model.safetensors", framework="numpy") as file:
             exact = {name: file.get_tensor(name) for name in file.keys()}
-        # Codes of fp8: sign, four bits of exponent with bias 7, three of mantissa.
+        # fp8 codes: sign, four bits of exponent with bias 7, three of mantissa.
         bits = numpy.arange(256)
         exponent, mantissa, sign = bits >> 3 & 15, bits & 7, numpy.where(bits & 128, -1.0, 1.0)
         fp8 = sign * numpy.where(exponent == 0, mantissa * 2.0**-9, (8 + mantissa) * 2.0 ** (exponent - 10.0))

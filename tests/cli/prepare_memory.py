@@ -8,7 +8,7 @@ import unittest
 from _command import ESSH
 
 SIZE = 200_000_000
-LIMIT_KB = 140_000  # what shards and blocks may take, beyond the program and its libraries
+LIMIT_KB = 140_000  # for shards and blocks, beyond the program and its libraries
 
 
 def largest_child():

@@ -80,7 +80,7 @@ class PrepareRestart(unittest.TestCase):
             while kills < KILLS:
                 folder = os.path.join(place, f"killed-{finished}")
                 while True:
-                    # Moments are counted in bytes written, then in milliseconds.
+                    # The moment of a kill is counted in bytes written, then in milliseconds.
                     until = size(folder) + random.uniform(0, 0.4) * whole_size
                     process = subprocess.Popen([ESSH, *command(folder)], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
                     while size(folder) <= until and process.poll() is None:

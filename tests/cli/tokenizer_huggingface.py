@@ -103,7 +103,7 @@ class Ids(Comparison):
                 self.compare(ours, theirs, self.texts)
 
     def test_texts_at_hand(self):
-        # Prose: the shared texts where they are, or our documents and the licences every Debian has.
+        # Prose: the shared texts if present, or our documents and the licences on every Debian.
         here = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "docs")
         folders = [self.path("text")] if self.shared.has_data else [here, "/usr/share/common-licenses"]
         texts = []

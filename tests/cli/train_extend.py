@@ -21,7 +21,7 @@ class TrainExtend(unittest.TestCase):
         cls.place.cleanup()
 
     def train(self, name, *words, data=None):
-        # A constant rate: the steps that were made do not depend on how many follow.
+        # A constant rate: earlier steps do not depend on the number of steps.
         return essh("train", "tiny", "--data", data or self.data, "-o", os.path.join(self.place.name, name), "--device", "cpu",
                     "--threads", "1", *RECIPE, "--set", "optimizer.schedule=constant", "--set", "optimizer.warmup=0",
                     "--set", "elastic.ordering_period=0", *words)
@@ -65,7 +65,7 @@ class TrainExtend(unittest.TestCase):
                                     "--set", "run.steps=100000"], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
         metrics = os.path.join(run, "metrics.jsonl")
         while process.poll() is None and not (os.path.exists(metrics) and os.path.getsize(metrics) > 0):
-            time.sleep(0.01)  # until the first step is made: the handler stands
+            time.sleep(0.01)  # until the first step: the signal handler is installed
         process.send_signal(signal.SIGINT)
         words = process.communicate(timeout=HANGS)[1]
         self.assertEqual(process.returncode, 75, words)

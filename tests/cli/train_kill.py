@@ -50,7 +50,8 @@ class TrainKill(unittest.TestCase):
             while kills < KILLS:
                 folder = os.path.join(place, f"killed-{finished}")
                 while True:
-                    # Moments are counted in steps, then in milliseconds within a step; every fourth is soon after the start.
+                    # The moment of a kill is counted in steps, then in milliseconds within a step; every fourth comes
+                    # soon after the start.
                     until = steps_made(folder) + random.randint(7, 60)
                     process = subprocess.Popen([ESSH, *command(folder)], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
                     if kills % 4 == 3:

@@ -38,7 +38,7 @@ class TrainMemory(unittest.TestCase):
             fits = int(advice.group(1))
             print(f"96 sequences do not fit, {fits} do")
             self.assertTrue(1 < fits < 96 and 96 % fits == 0)
-            # In the same folder: nothing was trained there yet.
+            # In the same folder, in which nothing was trained yet.
             self.assertEqual(train(fits).returncode, 0)
             other = train(1)
             self.assertEqual(other.returncode, 2, other.stderr)
@@ -47,7 +47,7 @@ class TrainMemory(unittest.TestCase):
     def test_peak_follows_the_estimate(self):
         with tempfile.TemporaryDirectory() as place:
             data = self.prepare(place)
-            # Checkpoints in the middle: the copy they are written from counts.
+            # Checkpoints in the middle: the copy from which they are written counts.
             settings = ["--set", "run.steps=12", "--set", "run.checkpoint_every=4", "--set", "run.validate_every=6",
                         "--set", "elastic.warmup_tokens=0", "--set", "run.validation_windows=4", "--threads", "1"]
             estimate = essh_json("train", "tiny", "--data", data, "--dry-run", "--json", *settings)
