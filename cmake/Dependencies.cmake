@@ -1,4 +1,4 @@
-# Required: small libraries that every Debian and Ubuntu has.
+# Required: small libraries available on every Debian and Ubuntu.
 find_package(Threads REQUIRED)
 find_package(fmt REQUIRED)
 find_package(nlohmann_json REQUIRED)
@@ -8,7 +8,7 @@ find_package(OpenSSL REQUIRED COMPONENTS Crypto)
 find_package(yaml-cpp REQUIRED)
 find_package(ZLIB REQUIRED)
 
-# Optional: a missing one turns off its feature, with a word at configure time and in `essh doctor`.
+# Optional: a missing library turns off its feature; CMake and `essh doctor` say so.
 find_package(PkgConfig QUIET)
 function(essh_optional name module feature)
   set(found FALSE)
@@ -60,7 +60,7 @@ if(NOT ESSH_CUDA STREQUAL OFF)
       set(CMAKE_CUDA_ARCHITECTURES ${found})
     endif()
     enable_language(CUDA)
-    # By hand: CMake 3.25 does not know that this compiler has C++20, nor this compiler how to check formats in advance.
+    # Explicit flags: CMake 3.25 does not know that nvcc supports C++20, and nvcc cannot check formats at compile time.
     string(APPEND CMAKE_CUDA_FLAGS " -std=c++20 --expt-relaxed-constexpr -DFMT_USE_CONSTEXPR=1 -DFMT_CONSTEVAL= -diag-suppress 554")
     set(CMAKE_CUDA_STANDARD_REQUIRED OFF)
     find_package(CUDAToolkit REQUIRED)
@@ -87,7 +87,7 @@ if(ESSH_WITH_CUDA)
   endif()
 endif()
 
-# essh/base/build_info.h tells the code, and `essh doctor`, what was found.
+# essh/base/build_info.h lists what was found, for the code and `essh doctor`.
 function(essh_build_fact constant title found version feature)
   if(found)
     set(found true)

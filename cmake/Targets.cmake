@@ -3,11 +3,11 @@ target_include_directories(essh_options INTERFACE ${PROJECT_SOURCE_DIR}/src ${PR
 target_link_libraries(essh_options INTERFACE Threads::Threads fmt::fmt)
 target_compile_options(essh_options INTERFACE
   $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wno-sign-conversion -Werror>
-  # errno of libm is never read, and contraction is fixed so that every build of one machine rounds alike.
+  # libm's errno is never read; contraction is fixed, so that every build on one machine rounds the same way.
   $<$<COMPILE_LANGUAGE:CXX>:-fno-math-errno -ffp-contract=fast>
-  # GCC 12 finds these in std::string itself, once its header is precompiled and no longer a system header.
+  # False alarms of GCC 12 inside std::string: as a precompiled header it is no longer a system header.
   $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-array-bounds -Wno-restrict -Wno-stringop-overflow>
-  # GCC 13 otherwise leaves sums of products unfused for some processors, vectors and lone elements differently.
+  # Without this, GCC 13 leaves some sums of products unfused on some processors, differently for vectors and scalars.
   $<$<COMPILE_LANG_AND_ID:CXX,GNU>:--param=avoid-fma-max-bits=0>)
 if(ESSH_NATIVE)
   target_compile_options(essh_options INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-march=native>)
@@ -18,16 +18,16 @@ if(ESSH_SANITIZE)
   target_link_options(essh_options INTERFACE -fsanitize=${ESSH_SANITIZE})
 endif()
 
-# Parsed once for the whole tree: half of the time of a small source. Headers of the system only, so that no edit here
-# builds everything again; a source still includes what it uses (the debug preset builds without this).
-# A compiler may refuse it to a source with another level of optimisation, and parses the headers again.
+# Parsed once for the whole tree, which halves the time of a small source. System headers only, so that no edit of ours
+# rebuilds everything; sources still include what they use (the debug preset builds without this). A compiler may reject
+# the precompiled header for another optimisation level, and then parses the headers again.
 set(CMAKE_PCH_WARN_INVALID OFF)
 add_library(essh_precompiled OBJECT ${PROJECT_SOURCE_DIR}/cmake/precompiled.cpp)
 target_link_libraries(essh_precompiled PRIVATE essh_options)
 target_precompile_headers(essh_precompiled PRIVATE
   $<$<COMPILE_LANGUAGE:CXX>:${PROJECT_SOURCE_DIR}/cmake/precompiled.h>)
-# For targets without a loop worth optimising: -O1 takes two thirds of the time, and GCC 13 on x86 refuses a header that was
-# precompiled with more. essh_cold(TARGET) makes a target one of them.
+# essh_cold(TARGET): for targets without hot loops. -O1 takes two thirds of the compile time; it needs its own
+# precompiled header, because GCC 13 on x86 rejects one made with a higher level.
 function(essh_cold target)
   if(CMAKE_BUILD_TYPE STREQUAL Release)
     target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-O1>)
@@ -39,7 +39,7 @@ target_precompile_headers(essh_precompiled_cold PRIVATE
   $<$<COMPILE_LANGUAGE:CXX>:${PROJECT_SOURCE_DIR}/cmake/precompiled.h>)
 essh_cold(essh_precompiled_cold)
 
-# Tests that compute little themselves: -O1, and -O0 with a sanitizer, which takes half of the time again.
+# essh_light(TARGET): for tests that compute little. -O1; with a sanitizer -O0, which halves the compile time again.
 function(essh_light target)
   essh_cold(${target})
   if(ESSH_SANITIZE)
@@ -47,18 +47,19 @@ function(essh_light target)
   endif()
 endfunction()
 
-# essh_unity(TARGET): with ESSH_UNITY, compiles several sources at a time; the templates they share are then compiled once. Sources of one
-# folder therefore must not define the same name twice, not even in anonymous namespaces.
+# essh_unity(TARGET): with ESSH_UNITY, compiles several sources as one, so that shared templates are compiled once.
+# Sources of one folder must therefore not define the same name twice, not even in anonymous namespaces.
 function(essh_unity target)
   if(ESSH_UNITY)
     set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 10)
-    # GCC takes a source for a header when another file includes it.
+    # GCC takes a source that is included by another file for a header.
     target_compile_options(${target} PRIVATE $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-subobject-linkage>)
   endif()
 endfunction()
 
-# essh_library(FOLDER [SINGLY] [COLD names...] [LINK targets...]): every source of src/essh/FOLDER as one static library. COLD sources
-# (or ALL) are compiled with -O1. With a sanitizer and ESSH_UNITY, several sources are compiled as one unless SINGLY.
+# essh_library(FOLDER [SINGLY] [COLD names...] [LINK targets...]): all sources of src/essh/FOLDER as one static library.
+# COLD sources (or ALL) are compiled with -O1. With a sanitizer and ESSH_UNITY, several sources are compiled as one
+# unless SINGLY.
 function(essh_library name)
   cmake_parse_arguments(ARG "SINGLY" "" "COLD;LINK" ${ARGN})
   file(GLOB sources CONFIGURE_DEPENDS *.cpp cpu/*.cpp)
@@ -92,8 +93,8 @@ function(essh_library name)
   endif()
 endfunction()
 
-# essh_test(FOLDER [HEAVY] [SINGLY] [LINK targets...]): tests/FOLDER/*_test.cpp as one program and one CTest entry, kernels_cuda_test for
-# kernels/cuda. Only HEAVY tests compute much themselves and are compiled with full optimisation.
+# essh_test(FOLDER [HEAVY] [SINGLY] [LINK targets...]): tests/FOLDER/*_test.cpp as one program and one CTest entry
+# (kernels_cuda_test for kernels/cuda). HEAVY tests compute much themselves and are fully optimised.
 function(essh_test folder)
   cmake_parse_arguments(ARG "HEAVY;SINGLY" "" "LINK" ${ARGN})
   string(REPLACE "/" "_" name ${folder})

@@ -1,4 +1,4 @@
-# Writes OUTPUT, a header with the commit that SOURCE is at, when that has changed: `cmake -DSOURCE= -DOUTPUT= -P`.
+# Writes the header OUTPUT with the commit of SOURCE, if it has changed: `cmake -DSOURCE= -DOUTPUT= -P`.
 execute_process(COMMAND git -C ${SOURCE} describe --always --dirty --abbrev=12 --match=
   OUTPUT_VARIABLE commit OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET RESULT_VARIABLE status)
 if(NOT status EQUAL 0)

@@ -1,1 +1,1 @@
-// CMake makes a precompiled header for a target, and a target wants a source.
+// CMake attaches a precompiled header to a target, and a target needs a source.
