@@ -17,7 +17,7 @@ def find_chromium():
 
 
 class Browser:
-    """One browser process; pages are made by page()."""
+    """One browser process; page() opens pages."""
 
     def __init__(self):
         self.folder = tempfile.mkdtemp(prefix="essh-browser-")
@@ -94,7 +94,7 @@ class Browser:
 
 
 class Page:
-    """A tab with storage of its own."""
+    """A tab with separate storage."""
 
     def __init__(self, browser, url, width=1280, height=860, phone=False, dark=False, scale=1):
         self.browser = browser
@@ -131,7 +131,7 @@ class Page:
         return result["result"].get("value")
 
     def wait(self, expression):
-        """Until an expression is true; its value."""
+        """Waits until an expression is true and returns its value."""
         end = time.monotonic() + PATIENCE_S
         while True:
             value = self.js(expression)
@@ -190,7 +190,7 @@ class Page:
         return found
 
     def requested(self):
-        """The addresses that the page asked for."""
+        """The addresses requested by the page."""
         with self.browser.condition:
             return [event["params"]["request"]["url"] for event in self.browser.events
                     if event.get("sessionId") == self.session and event["method"] == "Network.requestWillBeSent"]

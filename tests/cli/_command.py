@@ -16,19 +16,19 @@ HANGS = 1800
 
 
 def processor_seconds():
-    """Of all processes that this one has waited for."""
+    """Processor time of all processes that this one has waited for."""
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     return usage.ru_utime + usage.ru_stime
 
 
 def essh(*arguments, stdin=b"", cwd=None, timeout=HANGS):
-    """The finished process; its stdout and stderr are bytes and no terminals."""
+    """Runs essh and returns the finished process; its stdout and stderr are bytes, not terminals."""
     return subprocess.run([ESSH, *map(str, arguments)], input=stdin, capture_output=True, cwd=cwd, timeout=timeout,
                           check=False)
 
 
 def essh_json(*arguments, **options):
-    """The JSON a command prints; any other end of the command is an AssertionError."""
+    """The JSON printed by a command; a failure of the command is an AssertionError."""
     result = essh(*arguments, **options)
     if result.returncode != 0:
         raise AssertionError(f"essh {' '.join(map(str, arguments))} ended with {result.returncode}: "

@@ -79,7 +79,7 @@ def llama3(rank_file):
 
 
 def shared_data(source, folder, archives=("tokenizers", "text_valid")):
-    """Unpacks archives of `source` into `folder`; False when they are not on this machine."""
+    """Unpacks archives of `source` into `folder`; False if they are not on this machine."""
     for name in archives:
         path = os.path.join(source, name + ".tar.xz")
         if not os.path.exists(path):
@@ -90,7 +90,7 @@ def shared_data(source, folder, archives=("tokenizers", "text_valid")):
 
 
 def code_files(limit):
-    """Source code that every machine has, at most `limit` bytes: the C++ headers of the compiler, or Python's library."""
+    """Source code present on every machine, at most `limit` bytes: the compiler's C++ headers, or Python's library."""
     files = sorted(glob.glob("/usr/include/c++/*/**/*", recursive=True)) or sorted(glob.glob(os.path.dirname(os.__file__) + "/*.py"))
     chosen, total = [], 0
     for path in files:

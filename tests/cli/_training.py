@@ -27,6 +27,6 @@ def make_data(place):
 
 
 def weights(run):
-    """A hash of the weights that a run has ended with."""
+    """A hash of the final weights of a run."""
     with open(os.path.join(run, "pretrained", "model.safetensors"), "rb") as file:
         return hashlib.sha256(file.read()).hexdigest()

@@ -22,7 +22,7 @@ UP, DOWN, LEFT, HOME = "\x1b[A", "\x1b[B", "\x1b[D", "\x1b[H"
 
 
 class Talk:
-    """A chat on a terminal of its own."""
+    """A chat on its own pseudo-terminal."""
 
     def __init__(self, model, *arguments, **environment):
         self.master, slave = pty.openpty()
@@ -39,7 +39,7 @@ class Talk:
         self.seen, self.at = "", 0
 
     def expect(self, pattern):
-        """The match of a pattern in what comes next."""
+        """Waits for a pattern in the output and returns the match."""
         end = time.monotonic() + PATIENCE_S
         while True:
             found = re.compile(pattern, re.DOTALL).search(self.seen, self.at)
@@ -69,7 +69,7 @@ class Talk:
         return found[1], int(found[2]), int(found[3]), found[4]
 
     def end(self):
-        """The exit code; everything it wrote is read."""
+        """Reads the remaining output and returns the exit code."""
         while True:
             if select.select([self.master], [], [], 0.01)[0]:
                 self.seen += os.read(self.master, 1 << 16).decode(errors="replace")

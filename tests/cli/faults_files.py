@@ -17,7 +17,7 @@ from _command import ESSH, EXIT_BAD_FILE, EXIT_USAGE, HANGS, essh
 
 
 def wait_for(condition, process):
-    """Until the condition holds; a process that ends before is an AssertionError."""
+    """Waits until the condition holds; a process that ends earlier is an AssertionError."""
     while not condition():
         if process.poll() is not None:
             raise AssertionError(f"ended with {process.returncode}: {process.stderr.read().decode(errors='replace')}")

@@ -73,7 +73,7 @@ class Training(unittest.TestCase):
         return [json.loads(line) for line in lines]
 
     def started(self, *arguments):
-        """A process that has made its first steps."""
+        """Starts a process and waits for its first steps."""
         metrics = self.run_folder / "metrics.jsonl"
 
         def lines():
@@ -143,7 +143,7 @@ class Training(unittest.TestCase):
         process.communicate()
 
     def clock_shim(self):
-        """A library that sets the clock on the wall back an hour each time it is read; monotonic clocks stay."""
+        """A library that sets the wall clock back an hour each time it is read; monotonic clocks are unaffected."""
         source = pathlib.Path(self.folder) / "backwards.c"
         library = source.with_suffix(".so")
         if not library.exists():

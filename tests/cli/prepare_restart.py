@@ -33,7 +33,7 @@ def write_corpus(folder):
 
 
 def digests(folder):
-    """Of every file that belongs to the dataset."""
+    """Digests of every file of the dataset."""
     found = {}
     for name in os.listdir(folder):
         if ".tmp-" not in name:
@@ -46,7 +46,7 @@ def digests(folder):
 
 
 def size(folder):
-    """Bytes of the files in a folder that may change meanwhile."""
+    """Bytes of all files in a folder that may be changing."""
     total = 0
     for place, _, names in os.walk(folder):
         for name in names:

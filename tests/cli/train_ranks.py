@@ -33,7 +33,7 @@ def start(ranks, *arguments):
 
 
 def ranks_of(process, ranks, deadline=HANGS):
-    """Process ids of the ranks that mpirun has started."""
+    """Process ids of the ranks started by mpirun."""
     end = time.monotonic() + deadline
     while time.monotonic() < end:
         with open(f"/proc/{process.pid}/task/{process.pid}/children", encoding="utf-8") as file:
