@@ -202,7 +202,7 @@ struct JsonLimits {
 };
 
 // Parses untrusted text. Refuses duplicate keys, deep nesting, trailing bytes, invalid UTF-8 and documents over the
-// limits; Messages start with `place`.
+// limits. Messages start with `place`.
 Json parse_json(std::string_view text, std::string_view place, JsonLimits limits = {});
 Json read_json(const std::filesystem::path& path, JsonLimits limits = {});
 
