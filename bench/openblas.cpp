@@ -35,4 +35,19 @@ OpenBlas measure_openblas() {
 #endif
 }
 
+bool run_openblas([[maybe_unused]] const Gemm<float>& op) {
+#ifdef ESSH_HAVE_OPENBLAS
+  const bool transpose_a = op.transpose_a == Transpose::Yes;
+  const auto flag = [](Transpose transpose) { return transpose == Transpose::Yes ? CblasTrans : CblasNoTrans; };
+  const auto number = [](Index index) { return static_cast<int>(index); };
+  openblas_set_num_threads(available_cores());
+  cblas_sgemm(CblasRowMajor, flag(op.transpose_a), flag(op.transpose_b), number(op.c.rows), number(op.c.cols),
+              number(transpose_a ? op.a.rows : op.a.cols), 1.0f, op.a.data, number(op.a.stride), op.b.data,
+              number(op.b.stride), 0.0f, op.c.data, number(op.c.stride));
+  return true;
+#else
+  return false;
+#endif
+}
+
 }  // namespace essh::bench

@@ -43,7 +43,13 @@ class WeightSlivers {
     const Place at = find(sliver);
     return {at.column + at.row, std::min(packed::kColumns<T>, at.weight->rows - at.row)};
   }
-  // Elements [k, k + inner) as [inner][kColumns], zero beyond the last row.
+  static constexpr Index kTogether = 1;
+  // Elements [k, k + inner) of `count` slivers, each as [inner][kColumns], zero beyond the last row.
+  void pack(Index first, Index count, Index k, Index inner, T* to) const {
+    for (Index s = 0; s < count; ++s) pack(first + s, k, inner, to + s * inner * packed::kColumns<T>);
+  }
+
+ private:
   void pack(Index sliver, Index k, Index inner, T* to) const {
     const Place at = find(sliver);
     with_format<T>(at.weight->format, [&](auto format) {
@@ -65,7 +71,6 @@ class WeightSlivers {
     });
   }
 
- private:
   struct Place {
     const Weight* weight;
     Index row, column;  // row: of the weight; column: of the result, for the weight's first row
@@ -96,14 +101,21 @@ class MatrixSlivers {
     const Index column = sliver * packed::kColumns<T>;
     return {column, std::min(packed::kColumns<T>, matrix_.cols - column)};
   }
-  void pack(Index sliver, Index k, Index inner, T* to) const {
-    const auto [column, columns] = place(sliver);
+  // A row of one sliver can be less than a cache line: several are read together.
+  static constexpr Index kTogether = std::max<Index>(1, 192 / (packed::kColumns<T> * static_cast<Index>(sizeof(T))));
+  void pack(Index first, Index count, Index k, Index inner, T* to) const {
+    const Index begin = place(first).column, sliver = inner * packed::kColumns<T>;
+    const Index whole = std::min(count, (matrix_.cols - begin) / packed::kColumns<T>);
     for (Index i = 0; i < inner; ++i, to += packed::kColumns<T>) {
-      const T* from = matrix_.row(k + i) + column;
-      if (columns == packed::kColumns<T>) {
-        for (int v = 0; v < packed::kVectors; ++v) store<T>(to + v * kLanes<T>, load<T>(from + v * kLanes<T>));
-      } else {
-        std::fill(std::copy_n(from, columns, to), to + packed::kColumns<T>, T(0));
+      const T* from = matrix_.row(k + i) + begin;
+      for (Index s = 0; s < whole; ++s, from += packed::kColumns<T>) {
+        for (int v = 0; v < packed::kVectors; ++v)
+          store<T>(to + s * sliver + v * kLanes<T>, load<T>(from + v * kLanes<T>));
+      }
+      if (whole < count) {
+        T* last = to + whole * sliver;
+        const Index columns = matrix_.cols - begin - whole * packed::kColumns<T>;
+        std::fill(std::copy_n(from, columns, last), last + packed::kColumns<T>, T(0));
       }
     }
   }
@@ -146,10 +158,10 @@ void add_tile(const Block<T>& block, const T* left, const T* right, Index row, S
   T* sums = block.sums.row(row) + place.column - block.first_column;
   const auto tile = [&](bool set, T* to, Index stride) {
     if (set)
-      detail::tile<T, kRows, kVectors, kVectorBytes, Into::Set>({left, 1, kRows}, right, kColumns<T>, to, stride, 0,
+      detail::tile<T, kRows, kVectors, kVectorBytes, Into::Set>(Sliver<T>{left}, right, kColumns<T>, to, stride, 0,
                                                                 block.inner);
     else
-      detail::tile<T, kRows, kVectors, kVectorBytes, Into::Add>({left, 1, kRows}, right, kColumns<T>, to, stride, 0,
+      detail::tile<T, kRows, kVectors, kVectorBytes, Into::Add>(Sliver<T>{left}, right, kColumns<T>, to, stride, 0,
                                                                 block.inner);
   };
   const bool direct = !block.last || (result.is_plain() && result.can_hold_sums());
@@ -181,13 +193,15 @@ void add_block(Stream& stream, const Block<T>& block, const Slivers& right, cons
   const Index across = (block.slivers + kTaskSlivers<T> - 1) / kTaskSlivers<T>;
   stream.pool().each(down * across, [&](Index task, int thread) {
     Scratch scratch(stream, thread);
-    T* own = packing ? scratch.take<T>(sliver_elements) : nullptr;
+    T* own = packing ? scratch.take<T>(Slivers::kTogether * sliver_elements) : nullptr;
     const Index top = task % down * task_rows, left = task / down * kTaskSlivers<T>;
     const Index bottom = std::min(top + task_rows, block.rows), end = std::min(left + kTaskSlivers<T>, block.slivers);
     for (Index s = left; s < end; ++s) {
       const auto place = right.place(block.sliver + s);
-      if (packing) right.pack(block.sliver + s, block.k, block.inner, own);
-      const T* sliver = packing ? own : block.right + s * sliver_elements;
+      const Index among = (s - left) % Slivers::kTogether;
+      if (packing && among == 0)
+        right.pack(block.sliver + s, std::min(Slivers::kTogether, end - s), block.k, block.inner, own);
+      const T* sliver = packing ? own + among * sliver_elements : block.right + s * sliver_elements;
       for (Index i = top; i < bottom; i += kRows)
         add_tile(block, block.left + i * block.inner, sliver, i, place, std::min(kRows, bottom - i), result);
     }
@@ -230,8 +244,9 @@ void packed_product(Stream& stream, Strided<T> left, Index depth, const Slivers&
         block.last = k + kBlockInner >= depth;
         if (!packs_as_it_goes(block.rows)) {
           pool.split(block.slivers, [&](Index begin, Index end, int) {
-            for (Index i = begin; i < end; ++i)
-              right.pack(s + i, k, block.inner, packed_right + i * kColumns<T> * block.inner);
+            for (Index i = begin; i < end; i += Slivers::kTogether)
+              right.pack(s + i, std::min(Slivers::kTogether, end - i), k, block.inner,
+                         packed_right + i * kColumns<T> * block.inner);
           });
         }
         pool.split(round_up(block.rows, kRows) / kRows, [&](Index begin, Index end, int) {

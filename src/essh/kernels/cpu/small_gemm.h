@@ -17,6 +17,12 @@ struct Strided {
   Index col;
 };
 
+// Columns of a few rows one after the other: a(i, k) = data[k * rows of the tile + i].
+template <class T>
+struct Sliver {
+  const T* data;
+};
+
 // Nonzero region of `a`: all, k <= i, or k >= i.
 enum class Shape { Full, Lower, Upper };
 
@@ -31,11 +37,19 @@ inline constexpr int kTileVectors = kManyRegisters ? 2 : 1;
 template <class T>
 inline constexpr Index kTileColumns = kTileVectors* kVectorBytes / static_cast<Index>(sizeof(T));
 
+// A column of a sliver is read by few loads where products take one element of a vector. Read one by one, GCC loads all
+// of them ahead, and sums have to leave the registers.
+#if defined(__aarch64__)
+inline constexpr bool kMultipliesLanes = true;
+#else
+inline constexpr bool kMultipliesLanes = false;
+#endif
+
 // c(i0..i0+Rows, j..j+N) += sum over k in [begin, end) of a(i, k) b(k, j), with N = Columns vectors of Bytes. With
-// into = Into::Set, c is taken as zero.
-template <class T, int Rows, int Columns, int Bytes, Into into = Into::Add>
-inline __attribute__((always_inline)) void tile(Strided<T> a, const T* b, Index b_stride, T* c, Index c_stride,
-                                                Index begin, Index end) {
+// into = Into::Set, c is taken as zero. `a` is a Strided or a Sliver.
+template <class T, int Rows, int Columns, int Bytes, Into into = Into::Add, class Left = Strided<T>>
+inline __attribute__((always_inline)) void tile(Left a, const T* b, Index b_stride, T* c, Index c_stride, Index begin,
+                                                Index end) {
   using V = Lanes<T, Bytes>;
   constexpr Index kWidth = Bytes / static_cast<Index>(sizeof(T));
   V sum[Rows][Columns];
@@ -55,9 +69,25 @@ inline __attribute__((always_inline)) void tile(Strided<T> a, const T* b, Index 
     unrolled<Columns>([&](auto j) __attribute__((always_inline)) {
       right[j()] = load<T, Bytes>(b + k * b_stride + j() * kWidth);
     });
-    each([&](int i, int j) __attribute__((always_inline)) {
-      sum[i][j] = multiply_add<T, Bytes>(a.data[i * a.row + k * a.col], right[j], sum[i][j]);
-    });
+    if constexpr (std::is_same_v<Left, Strided<T>>) {
+      each([&](int i, int j) __attribute__((always_inline)) {
+        sum[i][j] = multiply_add<T, Bytes>(a.data[i * a.row + k * a.col], right[j], sum[i][j]);
+      });
+    } else if constexpr (kMultipliesLanes && Rows % kWidth == 0) {
+      unrolled<Rows / kWidth>([&](auto part) __attribute__((always_inline)) {
+        const V left = load<T, Bytes>(a.data + k * Rows + part() * kWidth);
+        unrolled<static_cast<int>(kWidth)>([&](auto lane) __attribute__((always_inline)) {
+          constexpr int kRow = part() * static_cast<int>(kWidth) + lane();
+          unrolled<Columns>([&](auto j) __attribute__((always_inline)) {
+            sum[kRow][j()] = multiply_add_lane<lane(), T, Bytes>(left, right[j()], sum[kRow][j()]);
+          });
+        });
+      });
+    } else {
+      each([&](int i, int j) __attribute__((always_inline)) {
+        sum[i][j] = multiply_add<T, Bytes>(a.data[k * Rows + i], right[j], sum[i][j]);
+      });
+    }
   }
   each([&](int i, int j) __attribute__((always_inline)) { store<T, Bytes>(c + i * c_stride + j * kWidth, sum[i][j]); });
 }

@@ -78,6 +78,21 @@ inline __attribute__((always_inline)) Lanes<T, Bytes> multiply_add(T a, Lanes<T,
 #endif
 }
 
+// The same with element `lane` of a vector for a.
+template <int lane, class T, int Bytes = kVectorBytes>
+inline __attribute__((always_inline)) Lanes<T, Bytes> multiply_add_lane(Lanes<T, Bytes> a, Lanes<T, Bytes> b,
+                                                                        Lanes<T, Bytes> c) {
+#if defined(__aarch64__)
+  static_assert(Bytes == 16);
+  if constexpr (sizeof(T) == 4)
+    return vfmaq_laneq_f32(c, b, a, lane);
+  else
+    return vfmaq_laneq_f64(c, b, a, lane);
+#else
+  return multiply_add<T, Bytes>(a[lane], b, c);
+#endif
+}
+
 namespace detail {
 
 template <class Body, int... I>
