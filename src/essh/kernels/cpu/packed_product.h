@@ -189,13 +189,17 @@ template <class T, class Slivers>
 void add_block(Stream& stream, const Block<T>& block, const Slivers& right, const ProductResult<T>& result) {
   const bool packing = packs_as_it_goes(block.rows);
   const Index task_rows = packing ? block.rows : kTaskRows, sliver_elements = kColumns<T> * block.inner;
-  const Index down = (block.rows + task_rows - 1) / task_rows;
-  const Index across = (block.slivers + kTaskSlivers<T> - 1) / kTaskSlivers<T>;
+  // Two tasks for each thread at least, where a task has as many slivers as are packed together.
+  const auto parts = [](Index count, Index unit) { return (count + unit - 1) / unit; };
+  const Index down = parts(block.rows, task_rows);
+  const Index fair = parts(block.slivers * down, 2 * stream.pool().threads());
+  const Index task_slivers = std::min(kTaskSlivers<T>, parts(fair, Slivers::kTogether) * Slivers::kTogether);
+  const Index across = parts(block.slivers, task_slivers);
   stream.pool().each(down * across, [&](Index task, int thread) {
     Scratch scratch(stream, thread);
     T* own = packing ? scratch.take<T>(Slivers::kTogether * sliver_elements) : nullptr;
-    const Index top = task % down * task_rows, left = task / down * kTaskSlivers<T>;
-    const Index bottom = std::min(top + task_rows, block.rows), end = std::min(left + kTaskSlivers<T>, block.slivers);
+    const Index top = task % down * task_rows, left = task / down * task_slivers;
+    const Index bottom = std::min(top + task_rows, block.rows), end = std::min(left + task_slivers, block.slivers);
     for (Index s = left; s < end; ++s) {
       const auto place = right.place(block.sliver + s);
       const Index among = (s - left) % Slivers::kTogether;
