@@ -108,7 +108,7 @@ class ReferenceTrainer {
     return batch;
   }
 
-  // Clipping and AdamW.
+  // Clipping, and AdamW or Muon.
   StepReport end_step() {
     const auto& o = recipe_.optimizer;
     report_.full_loss /= std::max<double>(1, static_cast<double>(report_.full_tokens));
@@ -118,13 +118,18 @@ class ReferenceTrainer {
     double squares = 0;
     for (Index i = 0; i < gradient_.layout().size(); ++i) squares += gradient_.data()[i] * gradient_.data()[i];
     report_.norm = std::sqrt(squares);
-    const double clip = report_.norm > o.clip ? o.clip / report_.norm : 1, rate = stage_.schedule.rate(step_);
+    const double clip = report_.norm > o.clip ? o.clip / report_.norm : 1, peak = stage_.schedule.rate(step_);
     ++step_;
     for (std::size_t tensor = 0; tensor < weights_.layout().tensors().size(); ++tensor) {
       const auto& spec = weights_.layout().tensors()[tensor];
       const bool decays = stage_.decay == DecayGroups::Refinement
                               ? spec.rank == 2
                               : spec.role == Role::Matrix || spec.role == Role::ZeroLag;
+      const double rate = spec.role == Role::Embedding ? o.embedding_rate * peak : peak;
+      if (o.algorithm == "muon" && spec.role == Role::Matrix) {
+        muon_step(tensor, clip, rate, decays ? o.weight_decay : 0);
+        continue;
+      }
       const auto w = weights_.tensor(tensor), g = gradient_.tensor(tensor), m = first_.tensor(tensor),
                  v = second_.tensor(tensor);
       for (std::size_t i = 0; i < w.size(); ++i) {
@@ -137,6 +142,82 @@ class ReferenceTrainer {
     }
     report_.step = step_;
     return report_;
+  }
+
+  using Rows = std::vector<std::vector<double>>;
+  static Rows transposed(const Rows& x) {
+    Rows y(x.front().size(), std::vector<double>(x.size()));
+    for (std::size_t r = 0; r < x.size(); ++r) {
+      for (std::size_t c = 0; c < x[r].size(); ++c) y[c][r] = x[r][c];
+    }
+    return y;
+  }
+  static Rows product(const Rows& x, const Rows& y) {
+    Rows z(x.size(), std::vector<double>(y.front().size()));
+    for (std::size_t r = 0; r < x.size(); ++r) {
+      for (std::size_t i = 0; i < y.size(); ++i) {
+        for (std::size_t c = 0; c < z[r].size(); ++c) z[r][c] += x[r][i] * y[i][c];
+      }
+    }
+    return z;
+  }
+  // X <- 3.4445 X - 4.775 X X^T X + 2.0315 X X^T X X^T X, five times, from X of norm 1.
+  static Rows orthogonal(Rows x) {
+    if (x.size() < x.front().size()) return transposed(orthogonal(transposed(x)));
+    double squares = 0;
+    for (const auto& row : x) {
+      for (const double value : row) squares += value * value;
+    }
+    for (auto& row : x) {
+      for (double& value : row) value = squares > 0 ? value / std::sqrt(squares) : 0;
+    }
+    for (int step = 0; step < 5; ++step) {
+      const auto gram = product(transposed(x), x), cube = product(x, gram), fifth = product(cube, gram);
+      for (std::size_t r = 0; r < x.size(); ++r) {
+        for (std::size_t c = 0; c < x[r].size(); ++c)
+          x[r][c] = 3.4445 * x[r][c] - 4.775 * cube[r][c] + 2.0315 * fifth[r][c];
+      }
+    }
+    return x;
+  }
+
+  // Nesterov momentum, orthogonalised as a whole or in the bands that the tiers add to each other.
+  void muon_step(std::size_t tensor, double clip, double rate, double decay) {
+    const auto& spec = weights_.layout().tensors()[tensor];
+    const auto w = weights_.tensor(tensor), g = gradient_.tensor(tensor), m = first_.tensor(tensor);
+    const double beta = recipe_.optimizer.momentum;
+    const auto at = [&](Index r, Index c) { return static_cast<std::size_t>(r * spec.cols + c); };
+    for (std::size_t i = 0; i < m.size(); ++i) m[i] = beta * m[i] + (1 - beta) * clip * g[i];
+    std::vector<Index> row_ends = {spec.rows}, col_ends = {spec.cols};
+    if (recipe_.optimizer.muon_blocks == "tiers") {
+      for (const auto& tier : tiers_of(config_)) {
+        row_ends.push_back(spec.kept_rows(tier.capacity));
+        col_ends.push_back(spec.kept_cols(tier.capacity));
+      }
+      for (auto* ends : {&row_ends, &col_ends}) {
+        std::sort(ends->begin(), ends->end());
+        ends->erase(std::unique(ends->begin(), ends->end()), ends->end());
+      }
+    }
+    for (std::size_t i = 0; i < row_ends.size(); ++i) {
+      for (std::size_t j = 0; j < col_ends.size(); ++j) {
+        const Index row = i == 0 ? 0 : row_ends[i - 1], col = j == 0 ? 0 : col_ends[j - 1];
+        Rows band;
+        for (Index r = row; r < row_ends[i]; ++r) {
+          band.emplace_back();
+          for (Index c = col; c < col_ends[j]; ++c)
+            band.back().push_back(beta * m[at(r, c)] + (1 - beta) * clip * g[at(r, c)]);
+        }
+        const double scale = 0.2 * std::sqrt(static_cast<double>(std::max(row_ends[i] - row, col_ends[j] - col)));
+        band = orthogonal(band);
+        for (Index r = row; r < row_ends[i]; ++r) {
+          for (Index c = col; c < col_ends[j]; ++c) {
+            const double step = scale * band[static_cast<std::size_t>(r - row)][static_cast<std::size_t>(c - col)];
+            w[at(r, c)] -= rate * (step + decay * w[at(r, c)]);
+          }
+        }
+      }
+    }
   }
 
   Pass pass_over(const Batch& batch, Capacity capacity) {

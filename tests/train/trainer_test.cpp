@@ -17,8 +17,8 @@ namespace essh {
 namespace {
 
 TEST_F(TrainerTest, StoppingAndResumingChangesNoBit) {
-  for (const char* sampling : {"fixed", "adaptive"}) {
-    Setup setup(recipe({std::string("elastic.sampling=") + sampling, "run.steps=40"}), 2);
+  for (const char* arm : {"elastic.sampling=fixed", "elastic.sampling=adaptive", "optimizer.algorithm=muon"}) {
+    Setup setup(recipe({arm, "run.steps=40"}), 2);
     auto straight = setup.trainer();
     while (!straight->finished()) straight->step();
     auto part = setup.trainer();
@@ -27,7 +27,7 @@ TEST_F(TrainerTest, StoppingAndResumingChangesNoBit) {
     resumed->resume(part->snapshot());
     while (!resumed->finished()) resumed->step();
     const auto a = straight->snapshot(), b = resumed->snapshot();
-    EXPECT_TRUE(same_bits(a.weights, b.weights)) << sampling;
+    EXPECT_TRUE(same_bits(a.weights, b.weights)) << arm;
     EXPECT_TRUE(same_bits(a.states, b.states));
     EXPECT_EQ(a.squares, b.squares);
     EXPECT_EQ(a.position, b.position);

@@ -45,7 +45,7 @@ TrainingRates train(const ModelConfig& config, Stream& stream, const TrainingBen
   const OptimizerRecipe recipe;
   const auto alone = comm::make_single_group();
   Shards shards(layout, *alone, stream);
-  const auto made = make_optimizer(layout, recipe, DecayGroups::Pretraining, std::vector<bool>(layout.tensors().size()),
+  const auto made = make_optimizer(model, recipe, DecayGroups::Pretraining, std::vector<bool>(layout.tensors().size()),
                                    shards, stream);
   Optimizer& optimizer = *made;
   Objective<T> objective(model, stream, bench.loss_rows);
@@ -92,7 +92,7 @@ TrainingRates train(const ModelConfig& config, Stream& stream, const TrainingBen
     optimizer.add_squares(gradient.view(), totals.data() + 2 * kLossTotals);
     std::vector<double> sums(static_cast<std::size_t>(totals.size()));
     download(stream, totals.view(), sums);
-    optimizer.step(weights.values(), weights.rounded(), gradient.view(), 1e-4,
+    optimizer.step(objective.arena(), weights.values(), weights.rounded(), gradient.view(), 1e-4,
                    clip_factor(std::sqrt(sums.back()), recipe.clip));
     stream.wait();
     const double seconds = std::chrono::duration<double>(Clock::now() - start).count();

@@ -33,7 +33,7 @@ Classifier::Classifier(const ModelConfig& config, const Parameters<float>& weigh
       shards_(model_.layout(), *group_, stream),
       weights_(model_.layout(), stream),
       gradient_(stream.device(), model_.layout().size(), "gradients"),
-      optimizer_(make_optimizer(model_.layout(), options.optimizer, DecayGroups::Pretraining,
+      optimizer_(make_optimizer(model_, options.optimizer, DecayGroups::Pretraining,
                                 std::vector<bool>(model_.layout().tensors().size()), shards_, stream)),
       head_(stream.device(), options.classes * config.hidden_size, "the head"),
       head_gradient_(stream.device(), head_.size(), "the head"),
@@ -108,7 +108,7 @@ Classifier::Step Classifier::learn(const LabelledRows& rows, double rate) {
 
   const auto& o = options_.optimizer;
   const double clip = clip_factor(step.norm, o.clip);
-  optimizer_->step(weights_.values(), {}, gradient_.view(), rate, clip);
+  optimizer_->step(arena_, weights_.values(), {}, gradient_.view(), rate, clip);
   launch(stream_, AdamW<float>{.weight = head_.view(),
                                .first = head_first_.view(),
                                .second = head_second_.view(),

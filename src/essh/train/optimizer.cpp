@@ -1,15 +1,18 @@
 #include "essh/train/optimizer.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "essh/kernels/adamw.h"
 #include "essh/kernels/clear.h"
+#include "essh/kernels/muon.h"
 #include "essh/kernels/square_sum.h"
+#include "essh/train/orthogonalise.h"
 
 namespace essh {
 
 Optimizer::Optimizer(std::string algorithm, const std::vector<const char*>& states, const ParameterLayout& layout,
-                     DecayGroups groups, const std::vector<bool>& frozen, Shards& shards, Stream& stream)
+                     const std::vector<Group>& groups, const std::vector<bool>& frozen, Shards& shards, Stream& stream)
     : stream_(stream), algorithm_(std::move(algorithm)), shards_(shards) {
   for (const char* name : states) {
     states_.push_back({name, Array<float>(stream.device(), shards.held(), "optimizer states")});
@@ -17,13 +20,11 @@ Optimizer::Optimizer(std::string algorithm, const std::vector<const char*>& stat
   }
   for (std::size_t tensor = 0; tensor < layout.tensors().size(); ++tensor) {
     if (frozen[tensor]) continue;
-    const auto& spec = layout.tensors()[tensor];
-    const bool decays = groups == DecayGroups::Refinement ? spec.rank >= 2 : spec.decays;
     const Index begin = layout.offset(tensor), end = tensor_end(layout, tensor);
-    if (!learning_.empty() && learning_.back().end == begin && learning_.back().decays == decays)
+    if (!learning_.empty() && learning_.back().end == begin && learning_.back().group == groups[tensor])
       learning_.back().end = end;
     else
-      learning_.push_back({begin, end, decays});
+      learning_.push_back({begin, end, groups[tensor]});
   }
 }
 
@@ -39,15 +40,16 @@ void Optimizer::add_squares(Vector<const float> gradient, double* sum) {
   }
 }
 
-void Optimizer::step(Vector<float> weights, Vector<BFloat16> rounded, Vector<const float> gradient, double rate,
-                     double clip) {
+void Optimizer::step(Arena& arena, Vector<float> weights, Vector<BFloat16> rounded, Vector<const float> gradient,
+                     double rate, double clip) {
   ++steps_;
   for (const auto& bucket : shards_.buckets()) {
     for (const auto& range : learning_) {
       const Index begin = std::max(range.begin, bucket.own_begin), end = std::min(range.end, bucket.own_end);
+      if (begin >= end) continue;
       const auto cut = [&](auto whole) { return whole.empty() ? whole : whole.middle(begin, end - begin); };
       const Index held = bucket.held + begin - bucket.own_begin;
-      if (begin < end) update({begin, held, cut(weights), cut(rounded), cut(gradient), range.decays}, rate, clip);
+      update(arena, {held, cut(weights), cut(rounded), cut(gradient), range.group}, rate * range.group.rate, clip);
     }
     shards_.start_gather(weights, bucket);
   }
@@ -56,44 +58,121 @@ void Optimizer::step(Vector<float> weights, Vector<BFloat16> rounded, Vector<con
 
 namespace {
 
-struct AdamWSettings {
-  double beta1, beta2, eps, decay;
-};
-
-class AdamWOptimizer final : public Optimizer {
+class AdamWOptimizer : public Optimizer {
  public:
-  AdamWOptimizer(const AdamWSettings& settings, const ParameterLayout& layout, DecayGroups groups,
+  AdamWOptimizer(const OptimizerRecipe& recipe, const ParameterLayout& layout, DecayGroups groups,
                  const std::vector<bool>& frozen, Shards& shards, Stream& stream)
-      : Optimizer("adamw", {"first", "second"}, layout, groups, frozen, shards, stream), settings_(settings) {}
+      : Optimizer(recipe.algorithm, {"first", "second"}, layout, groups_of(layout, recipe, groups), frozen, shards,
+                  stream),
+        recipe_(recipe) {}
 
- private:
-  void update(const Slice& slice, double rate, double clip) override {
-    const auto state = [&](std::size_t i) { return states()[i].values.view(slice.held, slice.weights.size); };
+ protected:
+  Vector<float> state(std::size_t i, const Slice& slice) const {
+    return states()[i].values.view(slice.held, slice.weights.size);
+  }
+
+  void update(Arena&, const Slice& slice, double rate, double clip) override {
     launch(stream_, AdamW<float>{.weight = slice.weights,
-                                 .first = state(0),
-                                 .second = state(1),
+                                 .first = state(0, slice),
+                                 .second = state(1, slice),
                                  .gradient = slice.gradient,
                                  .rounded = slice.rounded,
                                  .rate = rate,
-                                 .beta1 = settings_.beta1,
-                                 .beta2 = settings_.beta2,
-                                 .eps = settings_.eps,
-                                 .decay = slice.decays ? settings_.decay : 0,
+                                 .beta1 = recipe_.beta1,
+                                 .beta2 = recipe_.beta2,
+                                 .eps = recipe_.eps,
+                                 .decay = slice.group.decay,
                                  .clip = clip,
                                  .step = steps()});
   }
 
-  AdamWSettings settings_;
+  OptimizerRecipe recipe_;
+
+ private:
+  static std::vector<Group> groups_of(const ParameterLayout& layout, const OptimizerRecipe& recipe,
+                                      DecayGroups groups) {
+    std::vector<Group> made;
+    for (const auto& spec : layout.tensors()) {
+      const bool decays = groups == DecayGroups::Refinement ? spec.rank >= 2 : spec.decays;
+      made.push_back({.rate = spec.role == Role::Embedding ? recipe.embedding_rate : 1,
+                      .decay = decays ? recipe.weight_decay : 0,
+                      .matrix = recipe.algorithm == "muon" && spec.role == Role::Matrix ? &spec : nullptr});
+    }
+    return made;
+  }
+};
+
+// Muon for the matrices of the blocks, AdamW for everything else. The momentum is the first state; the second stays
+// zero for matrices.
+template <class T>
+class MuonOptimizer final : public AdamWOptimizer {
+ public:
+  MuonOptimizer(const Model<T>& model, const OptimizerRecipe& recipe, DecayGroups groups,
+                const std::vector<bool>& frozen, Shards& shards, Stream& stream)
+      : AdamWOptimizer(recipe, model.layout(), groups, frozen, shards, stream) {
+    if (recipe.muon_blocks == "tiers") {
+      for (const auto& tier : tiers_of(model.config())) capacities_.push_back(tier.capacity);
+    } else {
+      capacities_.push_back(full_capacity(model.config()));
+    }
+  }
+
+ private:
+  // Steps of AdamW have about this root mean square, so both use the same rates and weight decay (Liu et al. 2025).
+  static constexpr double kRms = 0.2;
+
+  void update(Arena& arena, const Slice& slice, double rate, double clip) override {
+    if (!slice.group.matrix) return AdamWOptimizer::update(arena, slice, rate, clip);
+    const auto& spec = *slice.group.matrix;
+    const Index size = spec.rows * spec.cols;
+    ESSH_ASSERT(slice.weights.size >= size);
+    const auto mark = arena.mark();
+    const auto direction = arena.matrix<float>(spec.rows, spec.cols);
+    const auto step = arena.matrix<T>(spec.rows, spec.cols);
+    launch(stream_, MuonMomentum<float>{.momentum = state(0, slice).first(size),
+                                        .gradient = slice.gradient.first(size),
+                                        .direction = {direction.data, size},
+                                        .beta = recipe_.momentum,
+                                        .clip = clip});
+    // The rows or columns that each capacity adds to the previous one.
+    Index row = 0, col = 0;
+    for (const auto& capacity : capacities_) {
+      const Index rows = spec.kept_rows(capacity), cols = spec.kept_cols(capacity);
+      if (rows == row && cols == col) continue;
+      const Index first_row = rows == row ? 0 : row, first_col = cols == col ? 0 : col;
+      const auto band = [&](auto matrix) {
+        return matrix.block(first_row, rows - first_row, first_col, cols - first_col);
+      };
+      const auto from = band(direction);
+      orthogonalise<T>(stream_, arena, from, kRms * std::sqrt(static_cast<double>(std::max(from.rows, from.cols))),
+                       band(step));
+      row = rows, col = cols;
+    }
+    launch(stream_, MuonUpdate<T>{.weight = slice.weights.first(size),
+                                  .direction = {step.data, size},
+                                  .rounded = slice.rounded.empty() ? slice.rounded : slice.rounded.first(size),
+                                  .rate = rate,
+                                  .decay = slice.group.decay});
+    arena.release(mark);
+  }
+
+  std::vector<Capacity> capacities_;  // rising
 };
 
 }  // namespace
 
-std::unique_ptr<Optimizer> make_optimizer(const ParameterLayout& layout, const OptimizerRecipe& recipe,
-                                          DecayGroups groups, const std::vector<bool>& frozen, Shards& shards,
-                                          Stream& stream) {
-  const AdamWSettings settings{recipe.beta1, recipe.beta2, recipe.eps, recipe.weight_decay};
-  return std::make_unique<AdamWOptimizer>(settings, layout, groups, frozen, shards, stream);
+template <class T>
+std::unique_ptr<Optimizer> make_optimizer(const Model<T>& model, const OptimizerRecipe& recipe, DecayGroups groups,
+                                          const std::vector<bool>& frozen, Shards& shards, Stream& stream) {
+  if (recipe.algorithm == "muon")
+    return std::make_unique<MuonOptimizer<T>>(model, recipe, groups, frozen, shards, stream);
+  return std::make_unique<AdamWOptimizer>(recipe, model.layout(), groups, frozen, shards, stream);
 }
+
+template std::unique_ptr<Optimizer> make_optimizer(const Model<float>&, const OptimizerRecipe&, DecayGroups,
+                                                   const std::vector<bool>&, Shards&, Stream&);
+template std::unique_ptr<Optimizer> make_optimizer(const Model<BFloat16>&, const OptimizerRecipe&, DecayGroups,
+                                                   const std::vector<bool>&, Shards&, Stream&);
 
 double clip_factor(double norm, double limit) {
   return limit > 0 && norm > limit ? limit / norm : 1;

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "essh/device/stream.h"
-#include "essh/model/tensors.h"
+#include "essh/model/model.h"
 #include "essh/train/recipe.h"
 #include "essh/train/shards.h"
 
@@ -31,48 +31,57 @@ class Optimizer {
   // sum += squared gradient over the trained tensors of this rank's shards.
   void add_squares(Vector<const float> gradient, double* sum);
   // One step at a learning rate with the gradient multiplied by `clip`; then gathers the other ranks' shards. A
-  // collective. `rounded` (may be empty) gets rounded copies of this rank's shards.
-  void step(Vector<float> weights, Vector<BFloat16> rounded, Vector<const float> gradient, double rate, double clip);
+  // collective. `rounded` (may be empty) gets rounded copies of this rank's shards. Scratch is taken from the arena.
+  void step(Arena& arena, Vector<float> weights, Vector<BFloat16> rounded, Vector<const float> gradient, double rate,
+            double clip);
 
   Index steps() const { return steps_; }
   void set_steps(Index steps) { steps_ = steps; }
 
  protected:
-  // Consecutive tensors with the same settings within this rank's shards, including the zero padding between them.
+  // Consecutive tensors with the same settings.
+  struct Group {
+    double rate = 1;                      // factor on the learning rate
+    double decay = 0;                     // weight decay
+    const ModelTensor* matrix = nullptr;  // one whole matrix; null if the elements are updated independently
+
+    bool operator==(const Group&) const = default;
+  };
+  // This rank's shards of a group, including the zero padding between tensors.
   struct Slice {
-    Index begin, held;  // offset of the first element in the flat array and in a state
+    Index held;  // offset of the first element in a state
     Vector<float> weights;
     Vector<BFloat16> rounded;  // (=) may be empty
     Vector<const float> gradient;
-    bool decays;
+    Group group;
   };
 
-  // `shards` and `stream` must outlive the optimizer.
+  // `groups` has one per tensor of the layout. `layout`, `shards` and `stream` must outlive the optimizer.
   Optimizer(std::string algorithm, const std::vector<const char*>& states, const ParameterLayout& layout,
-            DecayGroups groups, const std::vector<bool>& frozen, Shards& shards, Stream& stream);
+            const std::vector<Group>& groups, const std::vector<bool>& frozen, Shards& shards, Stream& stream);
 
-  // One step of a range and its states.
-  virtual void update(const Slice& slice, double rate, double clip) = 0;
+  // One step of a slice and its states.
+  virtual void update(Arena& arena, const Slice& slice, double rate, double clip) = 0;
 
   Stream& stream_;
 
  private:
   struct Range {
     Index begin, end;
-    bool decays;
+    Group group;
   };
 
   std::string algorithm_;
   std::vector<State> states_;
-  std::vector<Range> learning_;  // of all ranks; adjacent ranges differ in `decays`
+  std::vector<Range> learning_;  // of all ranks
   Shards& shards_;
   Index steps_ = 0;
 };
 
-// The optimizer of the recipe, AdamW. `shards` and `stream` must outlive it.
-std::unique_ptr<Optimizer> make_optimizer(const ParameterLayout& layout, const OptimizerRecipe& recipe,
-                                          DecayGroups groups, const std::vector<bool>& frozen, Shards& shards,
-                                          Stream& stream);
+// The optimizer of the recipe. Muon makes its products in T. `model`, `shards` and `stream` must outlive it.
+template <class T>
+std::unique_ptr<Optimizer> make_optimizer(const Model<T>& model, const OptimizerRecipe& recipe, DecayGroups groups,
+                                          const std::vector<bool>& frozen, Shards& shards, Stream& stream);
 
 // The factor that clips a gradient of this norm to `limit`; 1 if the limit is 0.
 double clip_factor(double norm, double limit);

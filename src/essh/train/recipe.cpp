@@ -119,6 +119,8 @@ void one_of(const std::string& value, const std::string& place, std::vector<std:
 void check(const Recipe& r, const std::string& place) {
   one_of(r.model.clock, place + ": model.clock", {"input", "fixed"});
   one_of(r.model.gates, place + ": model.gates", {"input", "neutral"});
+  one_of(r.optimizer.algorithm, place + ": optimizer.algorithm", {"adamw", "muon"});
+  one_of(r.optimizer.muon_blocks, place + ": optimizer.muon_blocks", {"whole", "tiers"});
   one_of(r.optimizer.schedule, place + ": optimizer.schedule", {"cosine", "wsd", "constant"});
   one_of(r.elastic.sampling, place + ": elastic.sampling",
          {"fixed", "ramp", "progressive", "gap", "adaptive", "dense"});

@@ -20,13 +20,12 @@ Index bucket_size(const ParameterLayout& layout, int ranks) {
 }
 
 // The nearest place to `position` where shares may meet.
-Index nearest_cut(const ParameterLayout& layout, Index position, Index even_share) {
+Index nearest_cut(const ParameterLayout& layout, Index position) {
   std::size_t tensor = 0;
   while (tensor + 1 < layout.tensors().size() && layout.offset(tensor + 1) <= position) ++tensor;
   const auto& spec = layout.tensors()[tensor];
   const Index begin = layout.offset(tensor), end = tensor_end(layout, tensor);
-  const bool by_rows = spec.role == Role::Embedding || end - begin > even_share;
-  const Index step = by_rows ? std::lcm(spec.cols, kAlignment) : end - begin;
+  const Index step = spec.role == Role::Embedding ? std::lcm(spec.cols, kAlignment) : end - begin;
   return std::min(begin + (position - begin + step / 2) / step * step, end);
 }
 
@@ -52,7 +51,6 @@ Shards::Shards(const ParameterLayout& layout, comm::Group& group, Stream& stream
 
 void Shards::cut_shares(const ParameterLayout& layout) {
   const auto ranks = static_cast<std::size_t>(group_.size()), rank = static_cast<std::size_t>(group_.rank());
-  const Index even_share = layout.size() / group_.size();
   std::vector<double> held(ranks), lacks(ranks);
   // From the front of the array, where the largest tensor is: the matrices behind it even out what it leaves.
   for (auto& bucket : buckets_ | std::views::reverse) {
@@ -64,8 +62,7 @@ void Shards::cut_shares(const ParameterLayout& layout) {
     double given = 0;
     for (std::size_t r = 0; r < ranks; ++r) {
       given += lacks[r] / all * static_cast<double>(bucket.end - bucket.begin);
-      const Index cut =
-          r + 1 < ranks ? nearest_cut(layout, bucket.begin + static_cast<Index>(given), even_share) : bucket.end;
+      const Index cut = r + 1 < ranks ? nearest_cut(layout, bucket.begin + static_cast<Index>(given)) : bucket.end;
       bucket.bounds.push_back(static_cast<std::size_t>(cut - bucket.begin));
       held[r] += static_cast<double>(bucket.bounds[r + 1] - bucket.bounds[r]);
     }

@@ -11,9 +11,8 @@ namespace essh {
 // gradient, keeps the optimizer state and updates the weights of its own shards only. A sharded array has held()
 // elements: this rank's shards one after the other. With one rank there is one shard and nothing is copied.
 //
-// Shards are split at tensor boundaries, so that an optimizer over matrices sees whole matrices. The embedding, and any
-// tensor larger than 1/n of all parameters, is split by rows. A rank therefore holds at most 1/n of the parameters plus
-// one tensor, and never more than 2/n.
+// Shards are split at tensor boundaries, so that an optimizer over matrices sees whole matrices; only the embedding is
+// split by rows. A rank therefore holds at most 1/n of the parameters plus one matrix of a block.
 class Shards {
  public:
   struct Bucket {

@@ -42,7 +42,7 @@ Trainer<T>::Trainer(std::unique_ptr<Stage> stage, const Recipe& recipe, const Mo
       shards_(model_.layout(), group, stream),
       weights_(model_.layout(), stream),
       gradient_(stream.device(), model_.layout().size(), "gradients"),
-      optimizer_(make_optimizer(model_.layout(), recipe.optimizer, stage_->settings.decay,
+      optimizer_(make_optimizer(model_, recipe.optimizer, stage_->settings.decay,
                                 frozen_tensors(model_.layout(), recipe.model), shards_, stream)),
       objective_(model_, stream, recipe.run.loss_rows),
       training_(data.training(stage_->settings.seed)),
@@ -375,8 +375,8 @@ StepReport Trainer<T>::step() {
   }
   if (!report.skipped) {
     // What comes from other ranks is rounded when it is here.
-    optimizer_->step(weights_.values(), shards_.alone() ? weights_.rounded() : Vector<BFloat16>{}, gradient_.view(),
-                     report.rate, clip_factor(report.norm, recipe_.optimizer.clip));
+    optimizer_->step(objective_.arena(), weights_.values(), shards_.alone() ? weights_.rounded() : Vector<BFloat16>{},
+                     gradient_.view(), report.rate, clip_factor(report.norm, recipe_.optimizer.clip));
     if (!shards_.alone()) weights_.round();
     update_squares();
   }

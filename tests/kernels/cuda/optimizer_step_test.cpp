@@ -1,6 +1,7 @@
 #include "essh/kernels/adamw.h"
 #include "essh/kernels/clear.h"
 #include "essh/kernels/loss_sum.h"
+#include "essh/kernels/muon.h"
 #include "essh/kernels/permute.h"
 #include "essh/kernels/round_weights.h"
 #include "essh/kernels/running_mean.h"
@@ -62,6 +63,47 @@ TEST(OptimizerStepCuda, AdamWAgreesWithTheCpu) {
       const auto bits = values_of(rounded.view());
       for (Index i = first; i < first + size; ++i)
         ASSERT_EQ(bits[static_cast<std::size_t>(i)].bits, BFloat16(weights[static_cast<std::size_t>(i)]).bits) << i;
+    }
+  }
+}
+
+TEST(OptimizerStepCuda, MuonAgreesWithTheCpu) {
+  ESSH_NEEDS_GPU();
+  for (const Index size : {0, 1, 255, 257, 100'000}) {
+    Rng rng(static_cast<std::uint64_t>(size));
+    StridedMatrix<double> weight(1, size), m(1, size), gradient(1, size), direction(1, size), unit(1, size);
+    weight.normal(rng);
+    m.normal(rng, 0.1);
+    gradient.normal(rng, 0.1);
+    const TwinMatrix<float> gpu_weight(weight), gpu_m(m), gpu_gradient(gradient), gpu_direction(direction);
+    const TwinMatrix<float> gpu_unit(unit);
+    const Array<BFloat16> rounded(Device::Cuda, size, "test");
+    const TwinVector<double> squares({6.25});
+    run(gpu(), MuonMomentum<float>{gpu_m.vector(), gpu_gradient.vector(), gpu_direction.vector(), 0.95, 0.7});
+    run(gpu(), MuonNormalise<float>{gpu_direction.vector(), squares.view().data, gpu_unit.vector()});
+    run(gpu(), MuonUpdate<float>{gpu_weight.vector(), gpu_unit.vector(), rounded.view(), 0.02, 0.1});
+    const double exact_squares = 6.25;
+    run(host(), MuonMomentum<double>{m.vector(), gradient.vector(), direction.vector(), 0.95, 0.7});
+    run(host(), MuonNormalise<double>{direction.vector(), &exact_squares, unit.vector()});
+    run(host(), MuonUpdate<double>{weight.vector(), unit.vector(), {}, 0.02, 0.1});
+    gpu_m.expect_close(m, "momentum");
+    gpu_direction.expect_close(direction, "direction");
+    gpu_unit.expect_close(unit, "normalised direction");
+    gpu_weight.expect_close(weight, "weight");
+    const auto weights = gpu_weight.download();
+    const auto bits = values_of(rounded.view());
+    for (std::size_t i = 0; i < bits.size(); ++i) ASSERT_EQ(bits[i].bits, BFloat16(weights[i]).bits) << i;
+    // In bf16 the direction is rounded, the weight is not.
+    const Array<BFloat16> half(Device::Cuda, size, "test");
+    run(gpu(), MuonNormalise<BFloat16>{gpu_direction.vector(), squares.view().data, half.view()});
+    const auto halves = values_of(half.view());
+    const auto units = gpu_unit.download();
+    for (std::size_t i = 0; i < halves.size(); ++i) ASSERT_EQ(halves[i].bits, BFloat16(units[i]).bits) << i;
+    run(gpu(), MuonUpdate<BFloat16>{gpu_weight.vector(), half.view(), {}, 0.02, 0.1});
+    const auto after = gpu_weight.download();
+    for (std::size_t i = 0; i < halves.size(); ++i) {
+      const double step = static_cast<double>(static_cast<float>(halves[i])), before = static_cast<double>(weights[i]);
+      ASSERT_NEAR(after[i], before - 0.02 * (step + 0.1 * before), 1e-6 * std::max(1.0, std::abs(before))) << i;
     }
   }
 }

@@ -68,10 +68,31 @@ TEST_F(TrainerCudaTest, TwentyStepsFollowTheReferenceInDouble) {
   check("bf16 with a float32 residual", train<BFloat16>(wide, kGpu, 20), kHalf);
 }
 
+// Newton-Schulz multiplies small singular values, and their rounding, by 3.4445 in each of its five steps.
+TEST_F(TrainerCudaTest, TwentyStepsOfMuonFollowTheReferenceInDouble) {
+  for (const char* blocks : {"optimizer.muon_blocks=whole", "optimizer.muon_blocks=tiers"}) {
+    const auto settings = recipe({"elastic.ordering_period=0", "optimizer.algorithm=muon", blocks});
+    Setup setup(settings, 2);
+    ReferenceTrainer reference(make_pretraining(setup.recipe, setup.config)->settings, setup.recipe, setup.config,
+                               setup.data);
+    Curve exact;
+    for (int i = 0; i < 20; ++i) exact.reports.push_back(reference.pretraining_step());
+    exact.losses = reference.validate();
+    const auto check = [&](const char* name, const Outcome& outcome, double loss) {
+      const auto errors = compare({outcome.reports, outcome.losses}, exact);
+      EXPECT_LE(errors.loss, loss) << name;
+      fmt::print("20 steps of Muon ({}) in {}: loss {:.0e}, gradient's norm {:.0e} from double\n", blocks, name,
+                 errors.loss, errors.norm);
+    };
+    check("float32", train<float>(settings, kGpu, 20), 5e-5);
+    check("bf16", train<BFloat16>(settings, kGpu, 20), 2e-2);
+  }
+}
+
 TEST_F(TrainerCudaTest, ResumingAndRepeatingChangeNoBit) {
-  for (const char* residual : {"model.residual_in_fp32=false", "model.residual_in_fp32=true"}) {
-    SCOPED_TRACE(residual);
-    const auto settings = recipe({residual});
+  for (const char* arm : {"model.residual_in_fp32=false", "model.residual_in_fp32=true", "optimizer.algorithm=muon"}) {
+    SCOPED_TRACE(arm);
+    const auto settings = recipe({arm});
     const auto straight = train<BFloat16>(settings, kGpu, 12), again = train<BFloat16>(settings, kGpu, 12);
     EXPECT_TRUE(same_bits(straight.end.weights, again.end.weights));
     const auto part = train<BFloat16>(settings, kGpu, 7), rest = train<BFloat16>(settings, kGpu, 5, &part.end);
