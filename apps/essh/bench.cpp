@@ -81,6 +81,7 @@ void bench_training(const Options& o) {
                    {"context", o.training.context},
                    {"mixed", o.mixed},
                    {"residual_in_fp32", o.residual_in_fp32},
+                   {"optimizer", o.training.optimizer.algorithm},
                    {"shares", shares},
                    {"teacher_passes", result.teacher_passes},
                    {"flops_per_token", result.flops_per_token},
@@ -91,9 +92,10 @@ void bench_training(const Options& o) {
     fmt::print("{}\n", to_text(object, 2));
   } else {
     fmt::print(
-        "{} on {}: training, micro-batch {} x {}, context {}{}{}: {} +- {} tok/s ({}FLOP/s in products at full "
+        "{} on {}: training with {}, micro-batch {} x {}, context {}{}{}: {} +- {} tok/s ({}FLOP/s in products at full "
         "capacity), {} of weights, gradients and moments, {} of activations, {} at most, loss {:.3f}\n",
-        o.model, device.stream.description(), o.training.micro_batch, o.training.accumulation, o.training.context,
+        o.model, device.stream.description(), o.training.optimizer.algorithm, o.training.micro_batch,
+        o.training.accumulation, o.training.context,
         o.mixed ? fmt::format(", {} of {} micro-batches below full capacity, {} with a teacher", reduced, all,
                               result.teacher_passes)
                 : "",
@@ -207,6 +209,8 @@ void add_bench(Verb& app) {
                    "capacities as the sampler draws them after the warm-up, by the recipe of this name or the paper's");
     kind->add_flag("--residual-in-fp32", o->residual_in_fp32,
                    "keep the residual stream in float32 where the arithmetic is bf16");
+    kind->add_option("--optimizer", o->training.optimizer.algorithm, "adamw or muon")->one_of({"adamw", "muon"});
+    kind->add_option("--muon-blocks", o->training.optimizer.muon_blocks, "whole or tiers")->one_of({"whole", "tiers"});
     kind->add_flag("--profile", o->training.profile, "GPU time by kernel, of a few further micro-batches");
     kind->footer("Example: essh bench train 370m --device cuda --micro-batch 8 --accumulation 16");
   }

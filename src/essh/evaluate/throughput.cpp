@@ -42,7 +42,7 @@ TrainingRates train(const ModelConfig& config, Stream& stream, const TrainingBen
   const Array<double> totals(stream.device(), 2 * kLossTotals + 1, "losses"),
       squares(stream.device(), config.num_hidden_layers * config.intermediate_size, "squared activations");
   clear(stream, squares.view());
-  const OptimizerRecipe recipe;
+  const OptimizerRecipe& recipe = bench.optimizer;
   const auto alone = comm::make_single_group();
   Shards shards(layout, *alone, stream);
   const auto made = make_optimizer(model, recipe, DecayGroups::Pretraining, std::vector<bool>(layout.tensors().size()),

@@ -26,6 +26,7 @@ struct TrainingBench {
   int warmup = 1, steps = 3;
   // Capacities and objective of the micro-batches, as the sampler draws them after the warm-up.
   ElasticRecipe elastic = {.sampling = "dense"};
+  OptimizerRecipe optimizer = {};
   // Steps of shared refinement instead of pretraining.
   bool refinement = false;
   std::uint64_t seed = 1;
