@@ -112,9 +112,8 @@ class MuonOptimizer final : public AdamWOptimizer {
       : AdamWOptimizer(recipe, model.layout(), groups, frozen, shards, stream) {
     if (recipe.muon_blocks == "tiers") {
       for (const auto& tier : tiers_of(model.config())) capacities_.push_back(tier.capacity);
-    } else {
-      capacities_.push_back(full_capacity(model.config()));
     }
+    capacities_.push_back(full_capacity(model.config()));
   }
 
  private:
