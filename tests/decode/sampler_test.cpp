@@ -60,6 +60,41 @@ TEST(Sampler, FiltersKeepTheMostLikely) {
   EXPECT_EQ(draws({.temperature = 1, .min_p = 0.2}).size(), 2u);  // e^-1 stays, e^-2 goes
 }
 
+// Shares are the frequencies of draws, in the order of tokens.
+TEST(Sampler, DistributionIsWhatIsDrawnFrom) {
+  for (const SamplingOptions& options :
+       {SamplingOptions{}, SamplingOptions{.temperature = 1}, SamplingOptions{.temperature = 2, .top_k = 3},
+        SamplingOptions{.temperature = 1, .top_p = 0.9}, SamplingOptions{.temperature = 1.5, .min_p = 0.2},
+        SamplingOptions{.temperature = 1, .repetition_penalty = 3}}) {
+    Sampler sampler(options);
+    sampler.see(1);
+    const auto shares = sampler.distribution(kLogits);
+    EXPECT_TRUE(std::ranges::is_sorted(shares, {}, &TokenShare::token));
+    std::map<std::int32_t, int> seen;
+    for (int i = 0; i < 20000; ++i) ++seen[sampler.draw(kLogits)];
+    EXPECT_EQ(seen.size(), shares.size());
+    double sum = 0;
+    for (const auto& one : shares) {
+      sum += one.share;
+      EXPECT_NEAR(seen[one.token] / 20000.0, one.share, 0.015) << one.token;
+    }
+    EXPECT_NEAR(sum, 1, 1e-12);
+  }
+}
+
+// Tokens ahead count as if they had been seen, within the window.
+TEST(Sampler, DistributionLooksAhead) {
+  const SamplingOptions options{.temperature = 1, .repetition_penalty = 3, .repetition_window = 2};
+  Sampler sampler(options), other(options);
+  const std::vector<std::int32_t> ahead = {2, 5};
+  for (const std::int32_t token : {0, 1}) sampler.see(token);
+  for (const std::int32_t token : {0, 1, 2, 5}) other.see(token);
+  const auto found = sampler.distribution(kLogits, ahead), expected = other.distribution(kLogits);
+  ASSERT_EQ(found.size(), expected.size());
+  for (std::size_t i = 0; i < found.size(); ++i) EXPECT_EQ(found[i].share, expected[i].share);
+  EXPECT_NE(found[0].share, sampler.distribution(kLogits)[0].share);
+}
+
 TEST(Sampler, SeedDecidesTheSequence) {
   Sampler a({.temperature = 1, .seed = 4}), b({.temperature = 1, .seed = 4}), c({.temperature = 1, .seed = 5});
   int different = 0;

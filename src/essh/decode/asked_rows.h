@@ -11,6 +11,7 @@ struct Piece {
   std::size_t chunk;
   Index begin, length;
   bool last;
+  bool steps = false;  // keeps the state after each of its tokens
 };
 
 // Rows of a pass whose logits are wanted, and where they go.

@@ -75,11 +75,7 @@ class Engine::Impl {
       fail(ErrorKind::Usage, "a slot at position {} that keeps {} tokens cannot be rolled back by {}", known.position(),
            known.rewindable(), tokens);
     }
-    const auto again = known.rewind_to(target);
-    if (again.empty()) return;
-    const Chunk chunk{.slot = slot, .tokens = again, .wanted = Wanted::Nothing};
-    Outputs nothing;
-    run({&chunk, 1}, nothing);
+    known.rewind_to(target);
   }
 
  protected:
@@ -157,13 +153,7 @@ class Engine::Typed : public Impl {
       const auto now = std::min({kUnseenSteps, left, std::max<std::size_t>(1, kKeys / count)});
       const auto drawn = draw(model, states, inputs, static_cast<Index>(now));
       for (const auto key : drawn) tokens.push_back(token_of(key));
-      for (std::size_t b = 0; b < count; ++b) {
-        std::vector<std::int32_t> fed = {inputs[b]};
-        for (std::size_t step = 0; step < now; ++step) fed.push_back(token_of_key(drawn[step * count + b]));
-        inputs[b] = fed.back();
-        fed.pop_back();
-        states[b]->name_last(fed);
-      }
+      for (std::size_t b = 0; b < count; ++b) inputs[b] = token_of_key(drawn[(now - 1) * count + b]);
     }
     return tokens;
   }
@@ -299,21 +289,20 @@ class Engine::Typed : public Impl {
       ESSH_ASSERT(!chunk.tokens.empty());
       ESSH_ASSERT(chunk.wanted != Wanted::Scores || chunk.targets.size() == chunk.tokens.size());
       ESSH_ASSERT(chunk.sampler == nullptr || chunk.wanted == Wanted::Last);
+      ESSH_ASSERT(!chunk.keeps_states || std::ssize(chunk.tokens) <= entry(chunk.slot).state->steps());
       model_.check_tokens(chunk.tokens, "tokens");
     }
     std::ranges::sort(ids);
     ESSH_ASSERT(std::ranges::adjacent_find(ids) == ids.end());
   }
 
-  // Pieces follow from the chunk and its slot alone. What can be taken back ends with a piece of just that.
+  // Pieces follow from the chunk and its slot alone.
   std::vector<Piece> cut(const Chunk& chunk, std::size_t index) const {
-    const Index length = std::ssize(chunk.tokens), spare = entry(chunk.slot).state->rewindable();
-    const Index body = spare > 0 && length > spare ? length - spare : length;
+    const Index length = std::ssize(chunk.tokens);
     std::vector<Piece> pieces;
-    for (Index begin = 0; begin < length;) {
-      const Index end = begin < body ? std::min(body, begin + options_.piece) : length;
-      pieces.push_back({index, begin, end - begin, end == length});
-      begin = end;
+    for (Index begin = 0; begin < length; begin += options_.piece) {
+      const Index end = std::min(length, begin + options_.piece);
+      pieces.push_back({index, begin, end - begin, end == length, chunk.keeps_states});
     }
     return pieces;
   }
@@ -404,7 +393,7 @@ class Engine::Typed : public Impl {
         draw_plainly(model, states, longest, first, before, found);
       }
       before = found;
-      for (std::size_t b = 0; b < states.size(); ++b) states[b]->advance({&first[b], 1});
+      for (auto* state : states) state->advance(1);
     }
     std::vector<LogitKey> drawn(static_cast<std::size_t>(steps * count));
     stream_.copy(drawn.data(), all, drawn.size() * sizeof(LogitKey));
@@ -460,15 +449,25 @@ class Engine::Typed : public Impl {
     const auto count = static_cast<Index>(pieces.size());
     std::vector<Segment> segments;
     std::vector<Asked> asked;
+    std::vector<SlotState*> states;  // of each sequence of the pass
+    std::vector<Index> steps_before;
     Index rows = 0, longest = 0;
     bool dropped = false;
     for (Index b = 0; b < count; ++b) {
       const auto& piece = pieces[static_cast<std::size_t>(b)];
       const auto& chunk = chunks[piece.chunk];
-      if (segments.empty() || segments.back().length != piece.length) segments.push_back({rows, b, 0, piece.length});
-      ++segments.back().sequences;
       auto& state = *entry(chunk.slot).state;
       state.reserve(piece.length);
+      // Tokens whose states are kept are sequences of one token each, one segment after the other: products take them
+      // all at once, and mixers in order.
+      for (Index step = 0; step < (piece.steps ? piece.length : 1); ++step) {
+        const Index length = piece.steps ? 1 : piece.length;
+        if (segments.empty() || piece.steps || segments.back().length != length)
+          segments.push_back({rows + step, std::ssize(states), 0, length});
+        ++segments.back().sequences;
+        states.push_back(&state);
+        steps_before.push_back(step);
+      }
       longest = std::max(longest, state.position() + piece.length);
       dropped = dropped || chunk.wanted == Wanted::Dropped;
       add_asked(chunk, piece, rows, model_.config().vocab_size, outputs.entries[piece.chunk], outputs, asked);
@@ -476,9 +475,7 @@ class Engine::Typed : public Impl {
     }
     longest = bound(model, longest);
 
-    std::vector<SlotState*> states;
-    for (const auto& piece : pieces) states.push_back(entry(chunks[piece.chunk].slot).state.get());
-    inputs_.write(model.capacity(), model.parts().size(), states, rows);
+    inputs_.write(model.capacity(), model.parts().size(), states, rows, steps_before);
     auto* tokens = inputs_.at<std::int32_t>(inputs_.tokens);
     for (const auto& piece : pieces)
       tokens = std::copy_n(chunks[piece.chunk].tokens.begin() + piece.begin, piece.length, tokens);
@@ -532,10 +529,9 @@ class Engine::Typed : public Impl {
 
   void advance(std::span<const Chunk> chunks, std::span<const Piece> pieces) {
     for (const auto& piece : pieces) {
-      const auto& chunk = chunks[piece.chunk];
-      entry(chunk.slot)
-          .state->advance(
-              chunk.tokens.subspan(static_cast<std::size_t>(piece.begin), static_cast<std::size_t>(piece.length)));
+      auto& state = *entry(chunks[piece.chunk].slot).state;
+      for (Index step = 0; step < (piece.steps ? piece.length : 1); ++step)
+        state.advance(piece.steps ? 1 : piece.length);
     }
   }
 
@@ -711,6 +707,10 @@ void Engine::reset(Slot slot) {
 void Engine::rewind(Slot slot, Index tokens) {
   const auto lock = stream().acquire();
   impl_->rewind(slot, tokens);
+}
+void Engine::follow(Slot slot, Slot larger) {
+  const auto lock = stream().acquire();
+  impl_->state(slot).follow(impl_->state(larger));
 }
 Index Engine::position(Slot slot) const {
   const auto lock = stream().acquire();

@@ -34,7 +34,7 @@ struct Slot {
 };
 
 struct SlotOptions {
-  Index rewind = 0;  // by how many tokens it can be rolled back, up to kSpareRows; each costs a copy of fixed parts
+  Index rewind = 0;  // how many tokens can be taken back, up to kSpareRows; each costs a copy of fixed parts
 };
 
 // What a chunk wants: logits of its last position, of some or of all. Token: the most likely next token, drawn where
@@ -50,6 +50,9 @@ struct Chunk {
   std::span<const Index> rows = {};            // Rows: positions within the chunk, rising
   std::span<const std::int32_t> targets = {};  // Scores: for each token the one to predict; kUnscored for none
   Sampler* sampler = nullptr;                  // Last: draws the next token and sees it
+  // Keeps the state after each token, which rewind() can go back to. Computes them as single tokens whose products are
+  // taken together. At most SlotOptions::rewind + 1 tokens.
+  bool keeps_states = false;
 };
 inline constexpr std::int32_t kUnscored = -1;
 
@@ -100,9 +103,13 @@ class Engine {
   void close(Slot slot);
   // The state before its first token.
   void reset(Slot slot);
-  // Takes back the last tokens, as many as the slot was opened for at most. The state is the one of feeding the rest,
-  // chunk by chunk as it was fed.
+  // Takes back the last tokens, without copies: at most as many as the slot was opened for. A chunk of several tokens
+  // can be taken back in part only if it keeps its states.
   void rewind(Slot slot, Index tokens);
+  // The slot goes on from the state of a slot whose tier has as many channels or more: from its leading channels, with
+  // no caches of its own. It may be fed up to kSpareRows tokens, until that slot is fed or closed; then let it follow
+  // again, reset or close it. What it computes is its tier's only approximately.
+  void follow(Slot slot, Slot larger);
   Index position(Slot slot) const;
   const Tier& tier(Slot slot) const;
 

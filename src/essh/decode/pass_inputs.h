@@ -14,8 +14,9 @@ struct PassInputs {
   std::size_t leaving = 0, positions = 0, channels = 0, units = 0, tokens = 0;
   bool mixed = false;  // some sequence has a smaller capacity than the pass
 
-  // All but the tokens.
-  void write(Capacity capacity, std::size_t parts, std::span<SlotState* const> states, Index row_count) {
+  // All but the tokens. steps: how many tokens of this pass each sequence's slot has taken before; empty for none.
+  void write(Capacity capacity, std::size_t parts, std::span<SlotState* const> states, Index row_count,
+             std::span<const Index> steps = {}) {
     const auto size = states.size();
     count = static_cast<Index>(size);
     rows = row_count;
@@ -28,11 +29,12 @@ struct PassInputs {
     mixed = false;
     for (std::size_t b = 0; b < size; ++b) {
       const auto& state = *states[b];
+      const Index step = steps.empty() ? 0 : steps[b];
       for (std::size_t part = 0; part < parts; ++part) {
-        at<std::byte*>(0)[part * size + b] = state.entering(part);
-        at<std::byte*>(leaving)[part * size + b] = state.leaving(part);
+        at<std::byte*>(0)[part * size + b] = state.entering(part, step);
+        at<std::byte*>(leaving)[part * size + b] = state.leaving(part, step);
       }
-      at<Index>(positions)[b] = state.position();
+      at<Index>(positions)[b] = state.position() + step;
       at<std::int32_t>(channels)[b] = static_cast<std::int32_t>(state.capacity.channels);
       at<std::int32_t>(units)[b] = static_cast<std::int32_t>(state.capacity.ffn);
       mixed = mixed || state.capacity != capacity;

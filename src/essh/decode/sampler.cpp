@@ -73,15 +73,18 @@ void Sampler::resume(const SamplerState& state) {
   rng_.seek(state.seed == options_.seed ? state.position : 0);
 }
 
-std::int32_t Sampler::draw(std::span<const float> logits) {
+void Sampler::filter(std::span<const float> logits, std::span<const std::int32_t> ahead) {
   candidates_.clear();
   for (std::size_t i = 0; i < logits.size(); ++i) {
     if (!std::isnan(logits[i]) && logits[i] != -INFINITY)
       candidates_.push_back({static_cast<std::int32_t>(i), static_cast<double>(logits[i])});
   }
   if (candidates_.empty()) fail(ErrorKind::BadFile, "the model gives no finite logit; run `essh verify` on it");
-  if (options_.repetition_penalty != 1 && !recent_.empty()) {
+  if (options_.repetition_penalty != 1) {
     std::vector<std::int32_t> seen = recent_;
+    seen.insert(seen.end(), ahead.begin(), ahead.end());
+    const auto window = std::min(seen.size(), static_cast<std::size_t>(options_.repetition_window));
+    seen.erase(seen.begin(), seen.end() - static_cast<std::ptrdiff_t>(window));
     std::sort(seen.begin(), seen.end());
     for (auto& candidate : candidates_) {
       if (!std::binary_search(seen.begin(), seen.end(), candidate.token)) continue;
@@ -89,8 +92,10 @@ std::int32_t Sampler::draw(std::span<const float> logits) {
                                               : candidate.weight * options_.repetition_penalty;
     }
   }
-  if (options_.temperature == 0) return std::min_element(candidates_.begin(), candidates_.end(), better)->token;
-
+  if (options_.temperature == 0) {
+    candidates_ = {{std::min_element(candidates_.begin(), candidates_.end(), better)->token, 1}};
+    return;
+  }
   if (options_.top_k > 0 && static_cast<std::size_t>(options_.top_k) < candidates_.size()) {
     std::nth_element(candidates_.begin(), candidates_.begin() + options_.top_k, candidates_.end(), better);
     candidates_.resize(static_cast<std::size_t>(options_.top_k));
@@ -104,6 +109,23 @@ std::int32_t Sampler::draw(std::span<const float> logits) {
     candidates_.resize(1 + select(candidates_, [&](double sum) { return sum >= share; }));
   }
   if (options_.min_p > 0) std::erase_if(candidates_, [&](const Candidate& c) { return c.weight < options_.min_p; });
+}
+
+std::vector<TokenShare> Sampler::distribution(std::span<const float> logits, std::span<const std::int32_t> ahead) {
+  filter(logits, ahead);
+  double mass = 0;
+  for (const auto& candidate : candidates_) mass += candidate.weight;
+  std::vector<TokenShare> shares;
+  shares.reserve(candidates_.size());
+  for (const auto& candidate : candidates_) shares.push_back({candidate.token, candidate.weight / mass});
+  // Without filters the candidates are still in order.
+  if (!std::ranges::is_sorted(shares, {}, &TokenShare::token)) std::ranges::sort(shares, {}, &TokenShare::token);
+  return shares;
+}
+
+std::int32_t Sampler::draw(std::span<const float> logits) {
+  filter(logits, {});
+  if (options_.temperature == 0) return candidates_.front().token;
   double mass = 0;
   for (const auto& candidate : candidates_) mass += candidate.weight;
   const double point = rng_.uniform() * mass;

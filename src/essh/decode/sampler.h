@@ -40,6 +40,12 @@ struct SamplerState {
   std::vector<std::int32_t> recent = {};  // the last tokens, oldest first
 };
 
+// A token that can be drawn, with its probability.
+struct TokenShare {
+  std::int32_t token;
+  double share;
+};
+
 // Draws tokens; a pure function of options, logits and what was drawn and seen before.
 class Sampler {
  public:
@@ -49,6 +55,13 @@ class Sampler {
   void see(std::int32_t token);
   // Logits that are NaN are never drawn; when none is finite, that is an error.
   std::int32_t draw(std::span<const float> logits);
+  // What draw() draws from, after the filters: tokens in rising order, shares adding up to 1. The repetition penalty
+  // sees `ahead` as the latest tokens.
+  std::vector<TokenShare> distribution(std::span<const float> logits, std::span<const std::int32_t> ahead = {});
+  // draw() takes the largest logit, whatever was seen.
+  bool takes_largest() const { return options_.temperature == 0 && options_.repetition_penalty == 1; }
+  // The random numbers that draw() takes.
+  Rng& random() { return rng_; }
 
   SamplerState state() const { return {options_.seed, rng_.position(), recent_}; }
   // Goes on after the tokens of `state`; with random numbers of another seed, from their beginning.
@@ -62,6 +75,8 @@ class Sampler {
   static bool better(const Candidate& a, const Candidate& b);
   template <class Reached>
   static std::size_t select(std::span<Candidate> candidates, const Reached& reached);
+  // Fills candidates_ with what passes the filters; greedy: one.
+  void filter(std::span<const float> logits, std::span<const std::int32_t> ahead);
 
   SamplingOptions options_;
   Rng rng_;

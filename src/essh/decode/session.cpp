@@ -40,7 +40,8 @@ Number parse_number(const std::string& text, const char* name, const fs::path& p
 
 }  // namespace
 
-Session::Session(Engine& engine, const Tier& tier) : engine_(engine), tier_(tier), slot_(engine.open(tier)) {}
+Session::Session(Engine& engine, const Tier& tier, SlotOptions options)
+    : engine_(engine), tier_(tier), options_(options), slot_(engine.open(tier, options)) {}
 
 Session::~Session() {
   engine_.close(slot_);
@@ -57,11 +58,29 @@ void Session::feed(std::span<const std::int32_t> tokens) {
   engine_.model().check_tokens(tokens, "prompt");
   const Chunk chunk{.slot = slot_, .tokens = tokens};
   engine_.run({&chunk, 1}, outputs_);
+  rows_ = 1;
+}
+
+void Session::feed_each(std::span<const std::int32_t> tokens) {
+  const Chunk chunk{.slot = slot_, .tokens = tokens, .wanted = Wanted::All, .keeps_states = true};
+  engine_.run({&chunk, 1}, outputs_);
+  rows_ = std::ssize(tokens);
+}
+
+std::span<const float> Session::logits_after(Index token) const {
+  ESSH_ASSERT(token >= 0 && token < rows_);
+  const auto logits = outputs_.entries[0].logits;
+  return {logits.row(token), static_cast<std::size_t>(logits.cols)};
+}
+
+void Session::take_back(Index tokens) {
+  ESSH_ASSERT(tokens >= 0 && tokens < rows_);
+  engine_.rewind(slot_, tokens);
+  rows_ -= tokens;
 }
 
 std::span<const float> Session::logits() const {
-  if (!outputs_.entries.empty())
-    return {outputs_.entries[0].logits.data, static_cast<std::size_t>(outputs_.entries[0].logits.cols)};
+  if (!outputs_.entries.empty()) return logits_after(rows_ - 1);
   if (restored_.empty()) fail(ErrorKind::Usage, "there are no logits before the first token");
   return restored_;
 }
@@ -142,7 +161,7 @@ SamplerState Session::restore(const fs::path& path) {
     fail(ErrorKind::BadFile, "{}: damaged, its checksum does not match", path.string());
   Slot slot;
   try {
-    slot = engine_.restore(tier_, state);
+    slot = engine_.restore(tier_, state, options_);
   } catch (const Error& error) {
     fail(ErrorKind::BadFile, "{}: {}", path.string(), error.what());
   }

@@ -13,18 +13,25 @@ namespace essh {
 class Session {
  public:
   // The engine outlives it.
-  Session(Engine& engine, const Tier& tier);
+  Session(Engine& engine, const Tier& tier, SlotOptions options = {});
   ~Session();
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
 
   // Takes in more tokens. Any cut of a text gives the same state to rounding.
   void feed(std::span<const std::int32_t> tokens);
+  // The same for a few tokens, with the logits after each of them, of which take_back() needs those before.
+  void feed_each(std::span<const std::int32_t> tokens);
+  std::span<const float> logits_after(Index token) const;
+  // Takes back the last tokens of feed_each(), but not all. The session was opened to rewind that many.
+  void take_back(Index tokens);
   // Logits for the token after the last one fed; there must have been one.
   std::span<const float> logits() const;
   // Tokens fed so far.
   Index position() const { return engine_.position(slot_); }
   const Tier& tier() const { return tier_; }
+  Engine& engine() const { return engine_; }
+  Slot slot() const { return slot_; }
   std::size_t state_bytes() const { return engine_.state_bytes(slot_); }
   StateSnapshot snapshot() const { return engine_.snapshot(slot_); }
   void reset();
@@ -37,8 +44,10 @@ class Session {
  private:
   Engine& engine_;
   Tier tier_;
+  SlotOptions options_;
   Slot slot_;
   Outputs outputs_;
+  Index rows_ = 0;               // of outputs_: logits after that many of the last tokens
   std::vector<float> restored_;  // logits of a restored state
 };
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <utility>
 
 #include "essh/kernels/clear.h"
 
@@ -47,11 +48,15 @@ void SlotState::copy_rows(const SlotState& from) {
 }
 
 std::byte* SlotState::place(std::size_t part, Index copy) const {
-  if (parts_[part].kind == StatePart::Kind::Rows) return rows_.data() + row_offsets_[part];
+  if (parts_[part].kind == StatePart::Kind::Rows) return caches() + owner().row_offsets_[part];
   return fixed_.data() + copy * fixed_bytes_ + fixed_offsets_[part];
 }
 
 void SlotState::reserve(Index tokens) {
+  if (followed_) {
+    ESSH_ASSERT(position_ + tokens <= followed_->position_ + kSpareRows);
+    return;
+  }
   const bool grows = std::ranges::any_of(
       parts_, [](const StatePart& part) { return part.kind == StatePart::Kind::Rows && part.window == 0; });
   const Index wanted = position_ + tokens;
@@ -67,58 +72,54 @@ void SlotState::reserve(Index tokens) {
   capacity_ = room;
 }
 
-void SlotState::advance(std::span<const std::int32_t> tokens) {
-  copy_ = next_copy();
-  position_ += std::ssize(tokens);
+void SlotState::advance(Index tokens) {
+  copy_ = copy_after(1);
+  position_ += tokens;
   history_.push_back({position_, copy_});
-  recent_.insert(recent_.end(), tokens.begin(), tokens.end());
-  const Index oldest = history_.front().position;
   while (std::ssize(history_) > copies() || history_.front().position < position_ - rewind_) history_.pop_front();
-  recent_.erase(recent_.begin(), recent_.begin() + (history_.front().position - oldest));
-}
-
-void SlotState::name_last(std::span<const std::int32_t> tokens) {
-  const auto known = std::min(tokens.size(), recent_.size());
-  std::ranges::copy(tokens.last(known), recent_.end() - static_cast<std::ptrdiff_t>(known));
 }
 
 void SlotState::clear() {
+  if (std::exchange(followed_, nullptr)) take_rows(0);
   copy_ = position_ = 0;
   history_ = {{0, 0}};
-  recent_.clear();
   if (fixed_bytes_ > 0)
     essh::clear(stream_, Vector<float>{reinterpret_cast<float*>(fixed_.data()), fixed_bytes_ / Index{sizeof(float)}});
 }
 
-std::vector<std::int32_t> SlotState::rewind_to(Index position) {
-  if (position == 0) {
-    clear();
-    return {};
-  }
-  if (position == position_) return {};
-  while (!history_.empty() && history_.back().position > position) history_.pop_back();
-  ESSH_ASSERT(!history_.empty());
-  const auto kept = history_.back();
-  const auto from = recent_.begin() + (kept.position - history_.front().position);
-  std::vector<std::int32_t> again(from, from + (position - kept.position));
-  recent_.erase(from, recent_.end());
-  position_ = kept.position;
-  copy_ = kept.copy;
-  return again;
+void SlotState::rewind_to(Index position) {
+  ESSH_ASSERT(can_rewind_to(position));
+  if (position == 0) return clear();
+  while (history_.back().position > position) history_.pop_back();
+  position_ = history_.back().position;
+  copy_ = history_.back().copy;
 }
 
 bool SlotState::can_rewind_to(Index position) const {
-  return position == 0 || position == position_ || (position < position_ && history_.front().position <= position);
+  return position == 0 || std::ranges::any_of(history_, [&](const Kept& kept) { return kept.position == position; });
 }
 
 void SlotState::copy_from(const SlotState& other) {
-  take_rows(other.capacity_);
+  take_rows(other.cache_capacity());
   position_ = other.position_;
   copy_ = other.copy_;
   history_ = other.history_;
-  recent_ = other.recent_;
   stream_.copy(fixed_.data(), other.fixed_.data(), fixed_.bytes());
   copy_rows(other);
+}
+
+void SlotState::follow(SlotState& larger) {
+  ESSH_ASSERT(!larger.followed_ && capacity.channels <= larger.capacity.channels);
+  // A cache that grew later would lose the rows of this slot.
+  larger.reserve(kSpareRows + 1);
+  rows_ = {};
+  followed_ = &larger;
+  for (std::size_t i = 0; i < parts_.size(); ++i) {
+    if (parts_[i].kind == StatePart::Kind::Fixed)
+      stream_.copy(entering(i), larger.entering(i), static_cast<std::size_t>(row_bytes(parts_[i])));
+  }
+  position_ = larger.position_;
+  history_ = {{position_, copy_}};
 }
 
 Index SlotState::kept_rows(const StatePart& part, Index position) {

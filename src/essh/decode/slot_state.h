@@ -23,25 +23,27 @@ class SlotState {
 
   // Makes room for a piece of `tokens` more; caches that grow may move.
   void reserve(Index tokens);
-  // Where a part is read, and written by the next piece.
-  std::byte* entering(std::size_t part) const { return place(part, copy_); }
-  std::byte* leaving(std::size_t part) const { return place(part, next_copy()); }
+  // Tokens of a piece that keeps the state after each of them: all can be taken back but the first.
+  Index steps() const { return copies(); }
+  // Where a part is read, and written by the next piece; or by token `step` of a piece that keeps every state.
+  std::byte* entering(std::size_t part, Index step = 0) const { return place(part, copy_after(step)); }
+  std::byte* leaving(std::size_t part, Index step = 0) const { return place(part, copy_after(step + 1)); }
   // The memory itself: all fixed parts as read and written, caches, and rows of those that grow.
   std::byte* entering_parts() const { return fixed_.data() + copy_ * fixed_bytes_; }
-  std::byte* leaving_parts() const { return fixed_.data() + next_copy() * fixed_bytes_; }
-  std::byte* caches() const { return rows_.data(); }
-  Index cache_capacity() const { return capacity_; }
-  // The piece has been launched.
-  void advance(std::span<const std::int32_t> tokens);
-  // Says which tokens the last ones were, when that was not known yet.
-  void name_last(std::span<const std::int32_t> tokens);
+  std::byte* leaving_parts() const { return fixed_.data() + copy_after(1) * fixed_bytes_; }
+  std::byte* caches() const { return owner().rows_.data(); }
+  Index cache_capacity() const { return owner().capacity_; }
+  // A piece of `tokens` has been launched, whose last state alone is kept.
+  void advance(Index tokens);
 
   void clear();
   bool can_rewind_to(Index position) const;
-  // Goes back to the last state kept at or before `position` and returns the tokens from there to it.
-  std::vector<std::int32_t> rewind_to(Index position);
+  void rewind_to(Index position);
 
   void copy_from(const SlotState& other);
+  // Goes on from the state of a tier with as many channels or more: copies the leading ones, and uses its caches for up
+  // to kSpareRows tokens behind it. It outlives this, or this is cleared before.
+  void follow(SlotState& larger);
   std::vector<std::vector<std::byte>> download() const;
   // Parts have the sizes of snapshot_sizes().
   void upload(const std::vector<std::vector<std::byte>>& parts, Index position);
@@ -53,7 +55,8 @@ class SlotState {
     Index position, copy;
   };
   Index copies() const { return rewind_ + 1; }
-  Index next_copy() const { return (copy_ + 1) % copies(); }
+  const SlotState& owner() const { return followed_ ? *followed_ : *this; }
+  Index copy_after(Index steps) const { return (copy_ + steps) % copies(); }
   std::byte* place(std::size_t part, Index copy) const;
   // Rows of a part's cache: of its ring, or room for now.
   Index cache_rows(const StatePart& part) const { return part.window > 0 ? part.window + kSpareRows : capacity_; }
@@ -76,8 +79,8 @@ class SlotState {
   Index capacity_ = 0;  // rows of caches that grow
   Index copy_ = 0;
   Index position_ = 0;
-  std::deque<Kept> history_;          // states that can be gone back to, oldest first; the last is the present one
-  std::vector<std::int32_t> recent_;  // tokens since history_.front()
+  SlotState* followed_ = nullptr;  // whose caches these are; null: its own
+  std::deque<Kept> history_;       // states that can be gone back to, oldest first; the last is the present one
 };
 
 }  // namespace essh
