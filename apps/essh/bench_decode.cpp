@@ -2,6 +2,7 @@
 
 #include <memory>
 
+#include "apps/essh/bench_draft.h"
 #include "apps/essh/bench_model.h"
 #include "apps/essh/device_options.h"
 #include "apps/essh/number_option.h"
@@ -20,6 +21,7 @@ struct Options {
   DeviceOptions device;
   std::vector<Index> prompts = {}, depths = {2048}, batches = {1};
   DecodingBench bench;
+  DraftBenchOptions draft;
   bool eager = false, unfused = false, mixed = false, profile = false, json = false;
 
   EngineOptions engine() const {
@@ -110,6 +112,29 @@ void print_markdown(const Json& lines) {
   }
 }
 
+// Plain decoding and decoding with drafts, a line for each draft.
+void run_drafts(const Options& o, OpenDevice& device, const StoredModel& model) {
+  if (o.output == "csv") fail(ErrorKind::Usage, "bench decode: --draft prints md or json, not csv");
+  Engine engine(model, device.stream, o.engine());
+  Json lines = Json::array();
+  for (const auto& name : o.tiers) {
+    const auto tier = find_tier(model_of_run(o.model), model.config(), name);
+    for (const Index depth : o.depths) {
+      for (const auto& found : measure_drafts(
+               o.draft, engine, tier,
+               {.model = o.model, .depth = depth, .steps = o.bench.steps, .repetitions = o.bench.repetitions})) {
+        Json line = common_fields(o, device, model, tier);
+        line.update(found);
+        lines.push_back(std::move(line));
+      }
+    }
+  }
+  if (o.output == "json")
+    fmt::print("{}\n", to_text(lines, 2));
+  else
+    print_drafts(lines);
+}
+
 void print_csv(const Json& lines) {
   const std::vector<std::string> keys = {"model",     "device",    "tier",        "dtype",         "path",
                                          "n_prompt",  "n_gen",     "n_depth",     "n_batch",       "avg_ts",
@@ -126,6 +151,7 @@ void run(Options o) {
   if (o.json) o.output = "json";
   OpenDevice device(o.device);
   const auto model = open_bench_model(o.model);
+  if (!o.draft.drafts.empty()) return run_drafts(o, device, model);
   const double read_rate = measure_read_rate(device.stream);
   Json lines = Json::array();
   std::vector<std::vector<Tier>> groups;
@@ -191,6 +217,7 @@ void add_bench_decode(Verb& verb) {
   kind->add_option("-o,--output", o->output, "md, json or csv")->one_of({"md", "json", "csv"})->capture_default_str();
   kind->add_flag("--json", o->json, "print JSON");
   kind->add_flag("--mixed", o->mixed, "the tiers of --tier in turn in one batch, instead of one after the other");
+  o->draft.add_to(*kind);
   kind->add_flag("--unfused", o->unfused, "kernel by kernel, as a CUDA graph");
   kind->add_flag("--eager", o->eager, "without a CUDA graph");
   kind->add_flag("--profile", o->profile, "GPU time by kernel, of a few further steps");

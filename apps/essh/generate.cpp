@@ -16,6 +16,7 @@
 #include "essh/base/units.h"
 #include "essh/decode/sampler.h"
 #include "essh/decode/session.h"
+#include "essh/decode/speculation.h"
 #include "essh/store/provenance.h"
 #include "essh/store/run_folder.h"
 #include "essh/text/stop_strings.h"
@@ -27,10 +28,11 @@ namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
 
 struct Options {
-  std::string model, tier = "full", prompt, prompt_file, tokenizer, state_in, state_out;
+  std::string model, tier = "full", draft, prompt, prompt_file, tokenizer, state_in, state_out;
   std::vector<std::int32_t> tokens;
   std::vector<std::string> stops;
   std::int64_t max_tokens = 128;
+  Index draft_tokens = 4;
   SamplingOptions sampling;
   DeviceOptions device;
   bool prompt_given = false, seed_given = false;
@@ -98,19 +100,25 @@ void run(Options o) {
   const auto tokenizer = find_tokenizer(o);
   if (!tokenizer && !o.stops.empty())
     fail(ErrorKind::Usage, "generate: --stop needs text, and {} has no tokenizer.json; give --tokenizer FILE", o.model);
-  Session session(engine, tier);
+  Session session(engine, tier, {.rewind = o.draft.empty() ? 0 : o.draft_tokens});
   SamplerState before;
   if (!o.state_in.empty()) {
     before = session.restore(o.state_in);
     if (!o.seed_given) o.sampling.seed = before.seed;
   }
+  std::optional<SpeculativeText> drafted;
+  if (!o.draft.empty())
+    drafted.emplace(session, find_tier(o.model, engine.config(), o.draft), SpeculationOptions{.most = o.draft_tokens});
   const auto prompt = read_prompt(o, engine.config(), tokenizer.get());
 
   // Without a file for the state there is nothing to save: a signal ends the program as usual.
   std::optional<InterruptScope> interrupt;
   if (!o.state_out.empty()) interrupt.emplace("stopping after this token, then saving the state");
   const auto prefill_start = Clock::now();
-  session.feed(prompt.tokens);
+  if (drafted)
+    drafted->feed(prompt.tokens);
+  else
+    session.feed(prompt.tokens);
   const double prefill_rate = rate(prompt.tokens.size(), prefill_start);
   Sampler sampler(o.sampling);
   sampler.resume(before);
@@ -121,30 +129,37 @@ void run(Options o) {
   std::unique_ptr<StreamDecoder> decoder = tokenizer ? std::make_unique<StreamDecoder>(*tokenizer) : nullptr;
   StopStrings stops(o.stops);
   std::vector<std::int32_t> out;
-  const char* finish = "length";
+  constexpr std::string_view kLength = "length";
+  std::string_view finish = kLength;
   const auto decode_start = Clock::now();
-  while (static_cast<std::int64_t>(out.size()) < o.max_tokens) {
-    if (interrupt && interrupt->requested()) {
-      finish = "interrupted";
-      break;
-    }
-    const auto token = sampler.draw(session.logits());
+  // False: the text ends before this token.
+  const auto take = [&](std::int32_t token) {
     if (token == engine.config().eos_token_id && !o.ignore_eos) {
       finish = "eos";
-      break;
+      return false;
     }
     out.push_back(token);
     sampler.see(token);
-    session.feed({&token, 1});
     // A padded vocabulary has ids that the tokenizer does not know.
     if (decoder && token < tokenizer->vocab_size()) writer.write(stops.add(decoder->add(token)));
-    if (stops.found()) {
-      finish = "stop";
-      break;
+    if (stops.found()) finish = "stop";
+    return true;
+  };
+  while (static_cast<std::int64_t>(out.size()) < o.max_tokens && finish == kLength) {
+    if (interrupt && interrupt->requested()) {
+      finish = "interrupted";
+    } else if (drafted) {
+      const auto found = drafted->next(sampler, o.max_tokens - std::ssize(out));
+      Index kept = 0;
+      while (kept < std::ssize(found) && finish == kLength && take(found[static_cast<std::size_t>(kept)])) ++kept;
+      drafted->keep(kept);
+    } else if (const auto token = sampler.draw(session.logits()); take(token)) {
+      session.feed({&token, 1});
     }
   }
   const double decode_rate = rate(out.size(), decode_start);
   if (decoder) writer.write(stops.add(decoder->flush()) + stops.flush());
+  if (drafted) drafted->feed({});
   if (!o.state_out.empty()) session.save(o.state_out, sampler.state());
 
   if (o.json) {
@@ -154,6 +169,12 @@ void run(Options o) {
     result["prefill_tokens_per_second"] = prefill_rate;
     result["decode_tokens_per_second"] = decode_rate;
     result["state_bytes"] = session.state_bytes();
+    if (drafted) {
+      result["draft"] = {{"tier", o.draft},
+                         {"acceptance", drafted->counts().acceptance()},
+                         {"target_passes", drafted->counts().passes},
+                         {"state_bytes", drafted->draft_state_bytes()}};
+    }
     fmt::print("{}\n", to_text(result, 2));
   } else {
     if (tokenizer && !o.ids) {
@@ -167,8 +188,12 @@ void run(Options o) {
     log::info("{}: prompt {} tokens at {:.0f}/s, {} tokens at {:.1f}/s, state {}, finished by {}", session.tier().name,
               prompt.tokens.size(), prefill_rate, out.size(), decode_rate,
               format_bytes(static_cast<double>(session.state_bytes())), finish);
+    if (drafted) {
+      log::info("{}: {:.0f} % of its drafts accepted, {} tokens in {} passes of {}", o.draft,
+                100 * drafted->counts().acceptance(), out.size(), drafted->counts().passes, session.tier().name);
+    }
   }
-  if (finish == std::string_view("interrupted"))
+  if (finish == "interrupted")
     fail(ErrorKind::Interrupted, "generate: stopped after {} tokens; --state-in {} goes on", out.size(), o.state_out);
 }
 
@@ -188,6 +213,9 @@ void add_generate(Verb& app) {
       ->excludes(prompt)
       ->excludes(file);
   verb->add_option("--tier", o->tier, "T4, full, xi=0.3 or 18x1792")->capture_default_str();
+  verb->add_option("--draft", o->draft, "a smaller tier drafts tokens that this one checks, several in a pass");
+  add_number(*verb, "--draft-tokens", o->draft_tokens, "most tokens of a draft", 1, kMostDrafted)
+      ->capture_default_str();
   add_number(*verb, "-n,--max-tokens", o->max_tokens, "stop after this many", 0, std::int64_t{1} << 40)
       ->capture_default_str();
   add_number(*verb, "--temperature", o->sampling.temperature, "0 takes the most likely token", 0, 100)

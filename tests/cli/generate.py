@@ -41,6 +41,39 @@ class Generate(unittest.TestCase):
                 no_seed = [word for word in sampling if word not in ("--seed", "7", "8")]
                 self.assertEqual(self.text("-n", 15, *no_seed, "--state-in", state)["tokens"], rest)
 
+    def test_a_draft_changes_no_greedy_text(self):
+        plain = self.text("-p", "Hello", "-n", 40, "--device", "cpu")
+        self.assertNotIn("draft", plain)
+        for draft, most in (("T1", 4), ("full", 2), ("T3", 16)):
+            with self.subTest(draft=draft, most=most):
+                drafted = self.text("-p", "Hello", "-n", 40, "--device", "cpu", "--draft", draft, "--draft-tokens", most)
+                self.assertEqual(drafted["tokens"], plain["tokens"])
+                self.assertEqual(drafted["text"], plain["text"])
+                self.assertLess(drafted["draft"]["target_passes"], 40 if draft == "full" else 41)
+                self.assertEqual(drafted["draft"]["tier"], draft)
+                if draft == "full":
+                    self.assertEqual(drafted["draft"]["acceptance"], 1)
+
+    def test_a_draft_stops_where_plain_text_does_and_leaves_its_state(self):
+        state, other = self.folder / "plain-state", self.folder / "drafted-state"
+        stop = self.text("-p", "Hello", "-n", 30, "--device", "cpu")["text"][8:10]
+        results = []
+        for path, draft in ((state, ()), (other, ("--draft", "full", "--draft-tokens", 5))):
+            results.append(self.text("-p", "Hello", "-n", 30, "--device", "cpu", "--stop", stop, "--state-out", path, *draft))
+            self.assertEqual(results[-1]["finish_reason"], "stop")
+        self.assertEqual(results[0]["tokens"], results[1]["tokens"])
+        self.assertEqual(state.read_bytes(), other.read_bytes())
+        # A saved state goes on with a draft.
+        rest = [self.text("-n", 12, "--device", "cpu", "--state-in", state, *draft)["tokens"] for draft in ((), ("--draft", "T2"))]
+        self.assertEqual(rest[0], rest[1])
+
+    def test_drafts_with_a_seed_repeat_and_larger_drafts_are_refused(self):
+        sampling = ("-p", "Hello", "-n", 20, "--temperature", 0.9, "--top-p", 0.9, "--seed", 5, "--draft", "T2")
+        self.assertEqual(self.text(*sampling)["tokens"], self.text(*sampling)["tokens"])
+        refused = essh("generate", self.model, "-p", "x", "--tier", "T2", "--draft", "T5")
+        self.assertEqual(refused.returncode, 2)
+        self.assertIn(b"draft with a smaller tier", refused.stderr)
+
     def test_a_pipe_is_a_prompt(self):
         named = self.text("-p", "Hello", "-n", 8)
         self.assertEqual(self.text("-n", 8, stdin=b"Hello")["tokens"], named["tokens"])
@@ -151,6 +184,14 @@ class Generate(unittest.TestCase):
             self.assertEqual((result["provenance"]["model_hash"], result["provenance"]["stage"]), (model_hash, "initial"))
             self.assertEqual((result["provenance"]["seed"], result["provenance"]["data_fingerprint"]), (1, ""))
         preset = essh_json("bench", "decode", "tiny", "--depth", 4, "--steps", 3, "--json")[0]
+        drafted = essh_json("bench", "decode", self.model, "--tier", "full", "--draft", "T1,full", "--temperature", 0.8,
+                            "--depth", 4, "--steps", 9, "--repetitions", 2, "--device", "cpu", "--json")
+        self.assertEqual([line["draft"] for line in drafted], ["T1", "full"])
+        self.assertEqual(drafted[1]["acceptance"], 1)
+        for line in drafted:
+            self.assertGreaterEqual(line["tokens_per_pass"], 1)
+            self.assertEqual(len(line["samples_draft_ms"]), 2)
+            self.assertAlmostEqual(line["speedup"], line["plain_ms"] / line["draft_ms"])
         self.assertEqual(preset["provenance"]["model_hash"], "")
 
     def test_a_frontier_of_exports_knows_its_family(self):
