@@ -29,7 +29,7 @@ namespace {
 namespace fs = std::filesystem;
 
 struct Options {
-  std::string model, tier = "full", system, tokenizer, chat = "auto";
+  std::string model, tier = "full", draft, system, tokenizer, chat = "auto";
   chat::ConversationOptions conversation;
   DeviceOptions device;
   bool bytes = false, force = false;
@@ -252,12 +252,13 @@ std::unique_ptr<Tokenizer> find_tokenizer(const Options& o, const fs::path& fold
   return load_tokenizer(folder);
 }
 
-void run(const Options& o) {
+void run(Options o) {
   const auto folder = model_of_run(o.model);
   OpenDevice device(o.device);
   Engine engine(StoredModel::open(folder, o.force ? NonFinite::Accept : NonFinite::Refuse), device.stream,
                 o.device.engine());
   const auto tokenizer = find_tokenizer(o, folder);
+  if (!o.draft.empty()) o.conversation.draft = find_tier(folder, engine.config(), o.draft);
   Chat(o, folder, engine, *tokenizer).run();
 }
 
@@ -271,6 +272,10 @@ void add_chat(Verb& app) {
   sampling.top_p = 0.95;
   verb->add_option("MODEL", o->model, "a model folder or a run")->required();
   verb->add_option("--tier", o->tier, "T4, full, xi=0.3 or 18x1792; /tier changes it")->capture_default_str();
+  verb->add_option("--draft", o->draft,
+                   "a smaller tier drafts tokens that the answering tier checks, several in a pass");
+  add_number(*verb, "--draft-tokens", o->conversation.draft_tokens, "most tokens of a draft", 1, kMostDrafted)
+      ->capture_default_str();
   verb->add_option("--system", o->system, "a system message");
   verb->add_option("--chat-template", o->chat, "auto, chatml, llama3, or none: the model continues one text")
       ->one_of({"auto", "chatml", "llama3", "none"})

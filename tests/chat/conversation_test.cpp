@@ -93,6 +93,25 @@ TEST_F(ConversationTest, TheStateIsThatOfTheWholeText) {
   EXPECT_LT(a.read, b.read);
 }
 
+TEST_F(ConversationTest, ADraftChangesNoGreedyAnswer) {
+  for (const char* draft : {"T1", "T4", "T9"}) {
+    const auto tier = find_tier(engine.config(), "T4");
+    const auto drafts = find_tier(engine.config(), draft);
+    Conversation plain(engine, *tokenizer, std::nullopt, tier, {.max_tokens = 14});
+    Conversation drafted(engine, *tokenizer, std::nullopt, tier,
+                         {.max_tokens = 14, .draft = drafts, .draft_tokens = 3});
+    for (const char* message : {"Hello", "more", "and on"}) {
+      const auto expected = say(plain, message), found = say(drafted, message);
+      EXPECT_EQ(found.text, expected.text) << draft;
+      EXPECT_EQ(found.drawn, expected.drawn) << draft;
+      EXPECT_LE(found.read, expected.read) << draft;
+    }
+    // The larger draft comes into use with a larger tier.
+    for (auto* talk : {&plain, &drafted}) talk->set_tier(find_tier(engine.config(), "T9"));
+    EXPECT_EQ(say(drafted, "on").text, say(plain, "on").text) << draft;
+  }
+}
+
 TEST_F(ConversationTest, StopsBetweenTokensAndGoesOn) {
   auto talk = start(std::nullopt, 1000000);
   int asked = 0;

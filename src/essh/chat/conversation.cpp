@@ -36,7 +36,7 @@ Conversation::Conversation(Engine& engine, const Tokenizer& tokenizer, std::opti
       sampler_(options.sampling) {}
 
 void Conversation::set_tier(Tier tier) {
-  if (!(tier.capacity == tier_.capacity)) session_.reset();
+  if (!(tier.capacity == tier_.capacity)) drop_state();
   tier_ = std::move(tier);
 }
 
@@ -48,7 +48,7 @@ void Conversation::set_system(std::string text) {
 void Conversation::reset() {
   messages_.clear();
   tokens_.clear();
-  session_.reset();
+  drop_state();
   open_answer_ = false;
 }
 
@@ -83,13 +83,31 @@ void Conversation::append(const std::string& message) {
   messages_.push_back({"user", message});
 }
 
+void Conversation::drop_state() {
+  drafted_.reset();
+  session_.reset();
+}
+
+Index Conversation::position() const {
+  return drafted_ ? drafted_->position() : session_ ? session_->position() : 0;
+}
+
 bool Conversation::feed(const std::function<bool()>& stop) {
-  if (!session_) session_ = std::make_unique<Session>(engine_, tier_);
+  if (!session_) {
+    const bool drafts = options_.draft && options_.draft->capacity.channels <= tier_.capacity.channels;
+    session_ = std::make_unique<Session>(engine_, tier_, SlotOptions{.rewind = drafts ? options_.draft_tokens : 0});
+    if (drafts)
+      drafted_ = std::make_unique<SpeculativeText>(*session_, *options_.draft,
+                                                   SpeculationOptions{.most = options_.draft_tokens});
+  }
   const auto all = std::span<const TokenId>(tokens_);
-  for (auto at = static_cast<std::size_t>(session_->position()); at < all.size();) {
+  for (auto at = static_cast<std::size_t>(position()); at < all.size();) {
     if (stop()) return false;
     const auto count = std::min(kPiece, all.size() - at);
-    session_->feed(all.subspan(at, count));
+    if (drafted_)
+      drafted_->feed(all.subspan(at, count));
+    else
+      session_->feed(all.subspan(at, count));
     at += count;
   }
   return true;
@@ -100,9 +118,9 @@ Turn Conversation::say(const std::string& message, const std::function<void(cons
   Turn turn;
   const auto begun = Clock::now();
   append(message);
-  const auto fed = session_ ? session_->position() : 0;
+  const auto fed = position();
   const bool ready = feed(stop);
-  turn.read = session_->position() - fed;
+  turn.read = position() - fed;
   if (!ready) {
     turn.ending = Ending::Stopped;
     return turn;
@@ -117,12 +135,9 @@ Turn Conversation::say(const std::string& message, const std::function<void(cons
   };
   auto first = begun;
   turn.ending = Ending::Length;
-  while (turn.drawn < options_.max_tokens) {
-    if (stop()) {
-      turn.ending = Ending::Stopped;
-      break;
-    }
-    const auto token = sampler_.draw(session_->logits());
+  bool ended = false;
+  // False: the token is not part of the answer.
+  const auto take = [&](TokenId token) {
     if (turn.drawn == 0) {
       turn.first_seconds = seconds_since(begun);
       first = Clock::now();
@@ -130,11 +145,12 @@ Turn Conversation::say(const std::string& message, const std::function<void(cons
     const bool marker = end_token && token == *end_token;
     if (marker || token == engine_.config().eos_token_id) {
       turn.ending = Ending::Finished;
+      ended = true;
       if (marker) {
         tokens_.push_back(token);
         open_answer_ = false;
       }
-      break;
+      return false;
     }
     ++turn.drawn;
     tokens_.push_back(token);
@@ -144,9 +160,24 @@ Turn Conversation::say(const std::string& message, const std::function<void(cons
     if (stops.found()) {
       turn.ending = Ending::Finished;
       open_answer_ = false;
+      ended = true;
+    }
+    return true;
+  };
+  while (turn.drawn < options_.max_tokens && !ended) {
+    if (stop()) {
+      turn.ending = Ending::Stopped;
       break;
     }
-    if (turn.drawn < options_.max_tokens) feed([] { return false; });
+    if (drafted_) {
+      const auto found = drafted_->next(sampler_, options_.max_tokens - turn.drawn);
+      Index kept = 0;
+      while (kept < std::ssize(found) && !ended && take(found[static_cast<std::size_t>(kept)])) ++kept;
+      drafted_->keep(kept);
+    } else {
+      take(sampler_.draw(session_->logits()));
+      if (turn.drawn < options_.max_tokens && !ended) feed([] { return false; });
+    }
   }
   turn.seconds = seconds_since(first);
   speak(stops.add(decoder.flush()) + stops.flush());

@@ -7,6 +7,7 @@
 
 #include "essh/decode/sampler.h"
 #include "essh/decode/session.h"
+#include "essh/decode/speculation.h"
 #include "essh/serve/chat_template.h"
 #include "essh/text/tokenizer.h"
 
@@ -14,7 +15,9 @@ namespace essh::chat {
 
 struct ConversationOptions {
   SamplingOptions sampling = {};
-  std::int64_t max_tokens = 256;  // per answer
+  std::int64_t max_tokens = 256;   // per answer
+  std::optional<Tier> draft = {};  // drafts for tiers with as many channels or more
+  Index draft_tokens = 4;          // most of a draft
 };
 
 enum class Ending { Finished, Length, Stopped };
@@ -54,6 +57,9 @@ class Conversation {
 
  private:
   void append(const std::string& message);
+  void drop_state();
+  // Tokens that are part of the state.
+  Index position() const;
   // Processes the tokens that are not in the state yet. False if stopped.
   bool feed(const std::function<bool()>& stop);
 
@@ -64,6 +70,7 @@ class Conversation {
   ConversationOptions options_;
   Sampler sampler_;
   std::unique_ptr<Session> session_;
+  std::unique_ptr<SpeculativeText> drafted_;  // of the session, if there is a draft
   std::string system_;
   std::vector<serve::ChatMessage> messages_;
   std::vector<TokenId> tokens_;  // the whole conversation
