@@ -254,10 +254,9 @@ inline void check_generate(Stream& stream, EngineOptions options, const StoredMo
   for (std::size_t b = 0; b < kSlots; ++b) {
     auto token = first[b];
     for (std::size_t step = 0; step < kSteps; ++step) {
-      Sampler greedy(SamplingOptions{});
-      const Chunk chunk{.slot = single[b], .tokens = {&token, 1}, .sampler = &greedy};
+      const Chunk chunk{.slot = single[b], .tokens = {&token, 1}};
       const auto outputs = engine.run({&chunk, 1});
-      const auto drawn = outputs.entries[0].token;
+      const auto drawn = Sampler({}).draw(last_logits(outputs.entries[0]));
       const auto other = together[step * kSlots + b];
       const auto logits = outputs.entries[0].logits;
       ASSERT_EQ(other, drawn) << "slot " << b << ", step " << step << ", token " << token << ", logits "
@@ -310,6 +309,78 @@ inline void check_tokens(Stream& stream, EngineOptions options, const StoredMode
     EXPECT_EQ(engine.position(tokens_only[b]), engine.position(with_logits[b]));
     EXPECT_EQ(engine.snapshot(tokens_only[b]).parts, engine.snapshot(with_logits[b]).parts) << "slot " << b;
   }
+}
+
+// Texts that the engine draws are those that samplers draw from its logits on the host, with the same
+// log-probabilities, in steps of samplers, likeliest tokens and logits side by side, at the end of prompts and alone.
+inline void check_sampled_tokens(Stream& stream, EngineOptions options, const StoredModel& family = engine_family()) {
+  options.deterministic = true;
+  Engine engine(family, stream, options);
+  const auto tiers = tiers_of(engine.config());
+  const std::vector<SamplingOptions> sampling = {
+      {.temperature = 1, .seed = 3},
+      {.temperature = 0.8, .top_k = 40, .top_p = 0.9, .seed = 4},
+      {.temperature = 1, .min_p = 0.2, .repetition_penalty = 1.5, .repetition_window = 12, .seed = 5},
+      {},
+      {.repetition_penalty = 2},
+      {.temperature = 1.5, .top_p = 0.5, .seed = 6}};
+  const std::vector<LogitChange> changes = {{.token = 1, .bias = 2}, {.token = 17, .bias = 1, .penalty = 3}};
+  constexpr std::size_t kSlots = 11;
+  std::vector<Slot> drawing, showing;
+  std::vector<Sampler> engines, hosts;
+  std::vector<std::vector<std::int32_t>> next;
+  for (std::size_t b = 0; b < kSlots; ++b) {
+    drawing.push_back(engine.open(tiers[b < 8 ? 4 : 7]));
+    showing.push_back(engine.open(tiers[b < 8 ? 4 : 7]));
+    engines.emplace_back(sampling[b % sampling.size()]);
+    hosts.emplace_back(sampling[b % sampling.size()]);
+    next.push_back(random_tokens(3 + b, engine.config().vocab_size, b));
+  }
+  int rounds_of_texts = 0;
+  for (int round = 0; round < 40; ++round) {
+    std::vector<Chunk> drawn_chunks, shown_chunks;
+    for (std::size_t b = 0; b < kSlots; ++b) {
+      Chunk chunk{.slot = drawing[b], .tokens = next[b], .wanted = Wanted::Token, .sampler = &engines[b]};
+      if (b % 3 == 1) chunk.changes = changes;
+      chunk.alternatives = static_cast<std::int32_t>(b % 4) - 1;
+      if (round % 4 == 1 && b == 2) chunk = {.slot = drawing[b], .tokens = next[b]};  // wants its logits
+      if (round % 4 == 2 && b == 0) next[b].resize(3, next[b][0]), chunk.tokens = next[b];
+      drawn_chunks.push_back(chunk);
+      shown_chunks.push_back({.slot = showing[b], .tokens = next[b]});
+    }
+    const auto drawn = engine.run(drawn_chunks), shown = engine.run(shown_chunks);
+    for (std::size_t b = 0; b < kSlots; ++b) {
+      const auto logits = last_logits(shown.entries[b]);
+      const auto& chunk = drawn_chunks[b];
+      const auto& entry = drawn.entries[b];
+      const auto token = hosts[b].draw(logits, chunk.changes);
+      hosts[b].see(token);
+      if (chunk.wanted == Wanted::Token) {
+        ASSERT_EQ(entry.token, token) << "slot " << b << ", round " << round;
+        std::vector<DrawnToken> top(static_cast<std::size_t>(std::max(0, chunk.alternatives)));
+        const auto scored = score_token(logits, token, top);
+        if (chunk.alternatives >= 0) {
+          EXPECT_FLOAT_EQ(entry.logprob, scored.logprob);
+        }
+        ASSERT_EQ(entry.top.size(), top.size());
+        for (std::size_t n = 0; n < top.size(); ++n) {
+          EXPECT_EQ(entry.top[n].token, top[n].token) << "slot " << b << ", round " << round << ", place " << n;
+          EXPECT_FLOAT_EQ(entry.top[n].logprob, top[n].logprob);
+        }
+        ++rounds_of_texts;
+      } else {
+        EXPECT_TRUE(same_bits(last_logits(entry), logits));
+        EXPECT_EQ(engines[b].draw(last_logits(entry), chunk.changes), token);
+        engines[b].see(token);
+      }
+      EXPECT_EQ(engines[b].state().position, hosts[b].state().position);
+      EXPECT_EQ(engines[b].state().recent, hosts[b].state().recent);
+      next[b] = {token};
+    }
+  }
+  EXPECT_EQ(rounds_of_texts, 40 * static_cast<int>(kSlots) - 10);
+  for (std::size_t b = 0; b < kSlots; ++b)
+    EXPECT_EQ(engine.snapshot(drawing[b]).parts, engine.snapshot(showing[b]).parts) << "slot " << b;
 }
 
 // Single tokens of ten tiers in one pass: to rounding what each tier computes by itself, tokens and states.

@@ -47,6 +47,11 @@ TEST(Engine, TokensAloneAreThoseOfTheLogits) {
   check_tokens(stream, {});
 }
 
+TEST(Engine, TextsOfSamplersAreThoseOfTheLogits) {
+  auto stream = cpu_stream(2);
+  check_sampled_tokens(stream, {});
+}
+
 TEST(Engine, TenThousandStepsDoNotDrift) {
   auto stream = cpu_stream(2);
   check_no_drift(stream, {}, 4e-6, engine_family(false));

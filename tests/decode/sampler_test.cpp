@@ -152,6 +152,61 @@ TEST(Sampler, SelectsWhatSortingWouldDraw) {
   }
 }
 
+// What the sampler drew before it was a kernel, in double: a seed keeps its text.
+TEST(Sampler, SeedsKeepTheirTexts) {
+  Rng rng(11);
+  std::vector<float> logits(500);
+  for (auto& logit : logits) logit = static_cast<float>(2 * rng.normal());
+  const std::vector<std::pair<SamplingOptions, std::vector<std::int32_t>>> texts = {
+      {{.temperature = 1, .seed = 1}, {479, 85, 8, 480, 18, 8, 479, 345, 44, 111, 65, 398, 40, 481, 314, 8}},
+      {{.temperature = 0.7, .top_k = 40, .top_p = 0.95, .seed = 2},
+       {8, 478, 479, 481, 8, 141, 325, 479, 141, 479, 8, 8, 55, 398, 479, 479}},
+      {{.temperature = 1.3, .top_p = 0.8, .min_p = 0.02, .repetition_penalty = 1.3, .repetition_window = 16, .seed = 3},
+       {398, 434, 383, 8, 67, 230, 479, 478, 351, 132, 55, 406, 130, 463, 164, 152}},
+      {{.temperature = 0, .repetition_penalty = 2, .repetition_window = 8},
+       {479, 8, 478, 128, 55, 398, 34, 67, 165, 479, 8, 478, 128, 55, 398, 34}}};
+  for (const auto& [options, text] : texts) {
+    Sampler sampler(options);
+    std::vector<std::int32_t> drawn;
+    while (drawn.size() < text.size()) {
+      drawn.push_back(sampler.draw(logits));
+      sampler.see(drawn.back());
+    }
+    EXPECT_EQ(drawn, text) << "seed " << options.seed;
+  }
+}
+
+// A draw by the plan is the draw of the sampler, and leaves it in the same state.
+TEST(Sampler, PlansItsDraws) {
+  Rng rng(4);
+  std::vector<float> logits(300);
+  for (auto& logit : logits) logit = static_cast<float>(2 * rng.normal());
+  const std::vector<LogitChange> given = {
+      {.token = 2, .bias = 3}, {.token = 5, .penalty = 1}, {.token = 299, .bias = 5}};
+  for (const double temperature : {0.0, 1.0}) {
+    const SamplingOptions options{
+        .temperature = temperature, .top_p = 0.95, .min_p = 0.001, .repetition_penalty = 1.5, .repetition_window = 20};
+    Sampler draws(options), plans(options);
+    for (int i = 0; i < 200; ++i) {
+      // What lies in the list belongs to another row.
+      std::vector<LogitChange> list = {{.token = 7, .bias = 100}};
+      const auto plan = plans.plan(given, list);
+      EXPECT_EQ(plan.first_change, 1);
+      const auto changes = std::span(list).subspan(1, static_cast<std::size_t>(plan.changes));
+      for (std::size_t c = 1; c < changes.size(); ++c) ASSERT_LT(changes[c - 1].token, changes[c].token);
+      std::vector<DrawCandidate> room(logits.size());
+      const auto planned = draw_token(logits, plan, changes, room).token;
+      const auto drawn = draws.draw(logits, given);
+      draws.see(drawn);
+      plans.drew(planned);
+      ASSERT_EQ(planned, drawn) << "draw " << i;
+      ASSERT_EQ(plans.state().position, draws.state().position);
+      ASSERT_EQ(plans.state().recent, draws.state().recent);
+    }
+    EXPECT_EQ(draws.state().position, temperature == 0 ? 0u : 400u);
+  }
+}
+
 TEST(Sampler, RepetitionPenaltyForgetsOutsideItsWindow) {
   Sampler sampler({.repetition_penalty = 4, .repetition_window = 2});
   sampler.see(1);

@@ -20,7 +20,7 @@ struct Asked {
   const Chunk* chunk;
   Index position;  // of the first, in its chunk
   Outputs::Entry* entry;
-  float* to;  // logits or losses on the host
+  float* to;  // logits or losses on the host; null: a token is drawn instead
 
   bool scores() const { return chunk->wanted == Wanted::Scores; }
 };
@@ -45,7 +45,7 @@ inline Index wanted_rows(const Chunk& chunk) {
 inline void ask(std::vector<Asked>& list, Asked rows) {
   const auto follows = [&](const Asked& last) {
     const Index width = rows.scores() ? 1 : rows.entry->logits.cols;
-    return last.row + last.count == rows.row && last.to + last.count * width == rows.to &&
+    return last.to && rows.to && last.row + last.count == rows.row && last.to + last.count * width == rows.to &&
            last.scores() == rows.scores() && (!rows.scores() || last.entry == rows.entry);
   };
   if (!list.empty() && follows(list.back()))
@@ -64,8 +64,14 @@ inline void add_asked(const Chunk& chunk, const Piece& piece, Index first_row, I
                 outputs.storage.data() + (to - outputs.storage.data())});
   };
   switch (chunk.wanted) {
-    case Wanted::Last:
     case Wanted::Token:
+      if (entry.logits.empty()) {
+        if (piece.last)
+          asked.push_back({first_row + piece.length - 1, 1, &chunk, piece.begin + piece.length - 1, &entry, nullptr});
+        break;
+      }
+      [[fallthrough]];
+    case Wanted::Last:
       if (piece.last) add(piece.begin + piece.length - 1, 1, 0);
       break;
     case Wanted::All:
@@ -83,7 +89,7 @@ inline void add_asked(const Chunk& chunk, const Piece& piece, Index first_row, I
   }
 }
 
-// Gives every chunk its place in the outputs. drawn(chunk): its token is drawn on the device, and its logits stay
+// Gives every chunk its place in the outputs. drawn(chunk): its token is drawn where its logits are, and these stay
 // there.
 template <class Drawn>
 void place_outputs(std::span<const Chunk> chunks, Index vocabulary, const Drawn& drawn, Outputs& outputs) {

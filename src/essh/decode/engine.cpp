@@ -5,11 +5,13 @@
 #include <cstring>
 #include <map>
 #include <numeric>
+#include <optional>
 #include <set>
 
 #include "essh/decode/asked_rows.h"
 #include "essh/decode/pass_inputs.h"
 #include "essh/decode/tier_model.h"
+#include "essh/decode/token_draws.h"
 #include "essh/kernels/clear.h"
 #include "essh/kernels/copy.h"
 #include "essh/kernels/cross_entropy.h"
@@ -160,10 +162,12 @@ class Engine::Typed : public Impl {
 
   void run(std::span<const Chunk> chunks, Outputs& outputs) override {
     check(chunks);
+    draws_.clear();
     find_shared(chunks);
     find_drawn(chunks);
     place_outputs(
-        chunks, model_.config().vocab_size, [&](const Chunk& chunk) { return is_drawn(chunk); }, outputs);
+        chunks, model_.config().vocab_size, [&](const Chunk& chunk) { return is_drawn(chunk) || draws_here(chunk); },
+        outputs);
     std::vector<std::vector<Piece>> pieces;
     for (std::size_t i = 0; i < chunks.size(); ++i) pieces.push_back(cut(chunks[i], i));
     // Tier by tier, the next pieces of all its chunks in one pass.
@@ -193,17 +197,10 @@ class Engine::Typed : public Impl {
         run_pass(*model, chunks, pass, outputs);
       }
     }
+    draw_on_host(chunks, outputs);
     for (std::size_t i = 0; i < chunks.size(); ++i) {
-      if (auto* sampler = chunks[i].sampler) {
-        auto& drawn = outputs.entries[i].token;
-        drawn = sampler->draw({outputs.entries[i].logits.data, static_cast<std::size_t>(model_.config().vocab_size)});
-        sampler->see(drawn);
-      } else if (const auto logits = outputs.entries[i].logits; chunks[i].wanted == Wanted::Token && !logits.empty()) {
-        LogitKey best = 0;
-        for (Index token = 0; token < logits.cols; ++token)
-          best = std::max(best, logit_key(logits(0, token), static_cast<std::int32_t>(token)));
-        outputs.entries[i].token = token_of(best);
-      }
+      const auto token = outputs.entries[i].token;
+      if (chunks[i].sampler && token >= 0) chunks[i].sampler->drew(token);
     }
   }
 
@@ -217,6 +214,19 @@ class Engine::Typed : public Impl {
   static std::int32_t token_of(LogitKey key) {
     if (key == 0) fail(ErrorKind::BadFile, "no logit is a number; the weights are damaged");
     return token_of_key(key);
+  }
+
+  // Tokens that are wanted and whose logits came to the host.
+  void draw_on_host(std::span<const Chunk> chunks, Outputs& outputs) {
+    for (std::size_t i = 0; i < chunks.size(); ++i) {
+      auto& entry = outputs.entries[i];
+      if (chunks[i].wanted != Wanted::Token || entry.logits.empty()) continue;
+      draws_.add(entry.logits.data - outputs.storage.data(), chunks[i], entry);
+    }
+    if (draws_.empty()) return;
+    if (!host_) host_.emplace(cpu_stream());
+    // Rows begin anywhere in the storage: a stride of 1.
+    draws_.run(*host_, {outputs.storage.data(), std::ssize(outputs.storage), model_.config().vocab_size, 1});
   }
 
   // Whose pass takes a chunk.
@@ -241,6 +251,15 @@ class Engine::Typed : public Impl {
     if (tiers.size() >= 3 || (tiers.size() == 2 && count > kMostStreamed)) shared_ = &find(most);
   }
 
+  static bool takes_likeliest(const Chunk& chunk) {
+    return chunk.wanted == Wanted::Token &&
+           (!chunk.sampler || (chunk.sampler->takes_likeliest() && chunk.changes.empty() && chunk.alternatives < 0));
+  }
+  // Whether the token of a chunk is drawn from the logits of its pass.
+  bool draws_here(const Chunk& chunk) const {
+    return chunk.wanted == Wanted::Token && (stream_.device() == Device::Cpu || options_.sample_on_device);
+  }
+
   // The tiers of whose single tokens only the most likely next ones are wanted.
   void find_drawn(std::span<const Chunk> chunks) {
     drawn_tiers_.clear();
@@ -248,7 +267,7 @@ class Engine::Typed : public Impl {
       if (chunk.tokens.size() == 1) drawn_tiers_.insert(model_of(chunk));
     }
     for (const auto& chunk : chunks) {
-      if (chunk.tokens.size() == 1 && chunk.wanted != Wanted::Token) drawn_tiers_.erase(model_of(chunk));
+      if (chunk.tokens.size() == 1 && !takes_likeliest(chunk)) drawn_tiers_.erase(model_of(chunk));
     }
   }
   bool is_drawn(const Chunk& chunk) const { return chunk.tokens.size() == 1 && drawn_tiers_.contains(model_of(chunk)); }
@@ -288,7 +307,7 @@ class Engine::Typed : public Impl {
       ids.push_back(chunk.slot.id);
       ESSH_ASSERT(!chunk.tokens.empty());
       ESSH_ASSERT(chunk.wanted != Wanted::Scores || chunk.targets.size() == chunk.tokens.size());
-      ESSH_ASSERT(chunk.sampler == nullptr || chunk.wanted == Wanted::Last);
+      ESSH_ASSERT(chunk.sampler == nullptr || chunk.wanted == Wanted::Token);
       ESSH_ASSERT(!chunk.keeps_states || std::ssize(chunk.tokens) <= entry(chunk.slot).state->steps());
       model_.check_tokens(chunk.tokens, "tokens");
     }
@@ -440,7 +459,7 @@ class Engine::Typed : public Impl {
       tokens.push_back(chunks[piece.chunk].tokens[0]);
     }
     const auto keys = draw(model, states, tokens, 1);
-    for (std::size_t b = 0; b < pieces.size(); ++b) outputs.entries[pieces[b].chunk].token = token_of(keys[b]);
+    for (std::size_t b = 0; b < pieces.size(); ++b) outputs.entries[pieces[b].chunk].token = token_of_key(keys[b]);
   }
 
   void run_pass(TierModel<T>& model, std::span<const Chunk> chunks, std::vector<Piece>& pieces, Outputs& outputs) {
@@ -490,12 +509,8 @@ class Engine::Typed : public Impl {
       const auto logits = step_logits(count);
       run_streamed(model, list, longest, logits.data, take_keys(states.size(), true));
       arena_.release();
-      for (const auto& one : asked) {
-        if (one.scores())
-          score(logits.middle(one.row, one.count), one);
-        else
-          fetch(logits, one.row, one);
-      }
+      for (const auto& one : asked) deliver(logits, one.row, one);
+      draws_.run(stream_, logits);
       return advance(chunks, pieces);
     }
 
@@ -511,7 +526,8 @@ class Engine::Typed : public Impl {
         const auto hidden = model.model().extend(pass, model.weights(), tokens_at(device), sequences_at(device));
         model.model().head(pass, model.weights(), hidden, logits);
       });
-      for (const auto& one : asked) fetch(logits, one.row, one);
+      for (const auto& one : asked) deliver(logits, one.row, one);
+      draws_.run(stream_, logits);
     } else {
       arena_.release();
       const std::byte* device = inputs_.bytes.data();
@@ -583,8 +599,14 @@ class Engine::Typed : public Impl {
     return step.inputs.data();
   }
 
-  void fetch(Matrix<const float> logits, Index row, const Asked& one) {
-    stream_.copy(one.to, logits.row(row), static_cast<std::size_t>(one.count * logits.cols) * sizeof(float));
+  // What a chunk asked for, from `row` of the logits on. Tokens are drawn by draws_.run().
+  void deliver(Matrix<const float> logits, Index row, const Asked& one) {
+    if (one.to == nullptr)
+      draws_.add(row, *one.chunk, *one.entry);
+    else if (one.scores())
+      score(logits.middle(row, one.count), one);
+    else
+      stream_.copy(one.to, logits.row(row), static_cast<std::size_t>(one.count * logits.cols) * sizeof(float));
   }
 
   // The head over the rows asked for, a bounded number at a time.
@@ -628,12 +650,10 @@ class Engine::Typed : public Impl {
     model.model().head(pass, model.weights(), hidden, logits);
     Index row = 0;
     for (const auto& one : asked) {
-      if (one.scores())
-        score(logits.middle(row, one.count), one);
-      else
-        fetch(logits, row, one);
+      deliver(logits, row, one);
       row += one.count;
     }
+    draws_.run(stream_, logits);
     arena_.release(mark);
   }
 
@@ -667,6 +687,8 @@ class Engine::Typed : public Impl {
   TierModel<T>* shared_ = nullptr;
   std::set<const TierModel<T>*> drawn_tiers_;
   PassInputs inputs_;
+  TokenDraws draws_;
+  std::optional<Stream> host_;  // for draws from logits on the host
   Array<float> step_logits_;
   Array<LogitKey> keys_;
   std::size_t keys_used_ = 0;

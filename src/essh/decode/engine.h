@@ -22,6 +22,8 @@ struct EngineOptions {
   // Single tokens of several tiers run in one pass of the largest of them, where each sequence keeps to its own
   // channels and units, instead of in a pass for each tier. Rounding differs then, so a deterministic engine does not.
   bool mixed_tiers = false;
+  // On a GPU, tokens of samplers are drawn there too, not from logits on the host. The most likely ones always are.
+  bool sample_on_device = false;
   // No recorded launches, for measurements.
   bool eager = false;
   Index piece = 0;  // most tokens of a slot in one pass; 0: chosen for the device
@@ -37,9 +39,9 @@ struct SlotOptions {
   Index rewind = 0;  // how many tokens can be taken back, up to kSpareRows; each costs a copy of fixed parts
 };
 
-// What a chunk wants: logits of its last position, of some or of all. Token: the most likely next token, drawn where
-// the logits are, if all single tokens of a tier want no more. Scores: losses of all positions against given targets.
-// Dropped: logits of all positions, computed and thrown away, for measurements.
+// What a chunk wants: logits of its last position, of some or of all. Token: the next token alone, of the chunk's
+// sampler or else the most likely one, drawn where the logits are if the engine can. Scores: losses of all positions
+// against given targets. Dropped: logits of all positions, computed and thrown away, for measurements.
 enum class Wanted { Nothing, Last, Token, All, Rows, Scores, Dropped };
 
 // More tokens of a slot.
@@ -49,7 +51,11 @@ struct Chunk {
   Wanted wanted = Wanted::Last;
   std::span<const Index> rows = {};            // Rows: positions within the chunk, rising
   std::span<const std::int32_t> targets = {};  // Scores: for each token the one to predict; kUnscored for none
-  Sampler* sampler = nullptr;                  // Last: draws the next token and sees it
+  Sampler* sampler = nullptr;                  // Token: draws the next token and sees it
+  // With a sampler: changes to logits before the draw, tokens rising, and how many of the most likely tokens are scored
+  // beside the drawn one; -1: no log-probability is wanted.
+  std::span<const LogitChange> changes = {};
+  std::int32_t alternatives = -1;
   // Keeps the state after each token, which rewind() can go back to. Computes them as single tokens whose products are
   // taken together. At most SlotOptions::rewind + 1 tokens.
   bool keeps_states = false;
@@ -59,9 +65,12 @@ inline constexpr std::int32_t kUnscored = -1;
 // What a pass found for each chunk, in their order. Reuse it from pass to pass to save its memory.
 struct Outputs {
   struct Entry {
-    Matrix<const float> logits;     // the rows wanted x vocabulary; Token: perhaps
+    Matrix<const float> logits;     // the rows wanted x vocabulary; Token: perhaps, of no meaning
     std::span<const float> losses;  // Scores: -log p of each target, 0 where there is none
-    std::int32_t token = -1;        // drawn by the sampler, or the most likely one
+    std::int32_t token = -1;        // Token: the one drawn; -1 if no logit is finite
+    // Of a chunk with `alternatives`, before changes and temperature; the most likely tokens best first.
+    float logprob = 0;
+    std::vector<DrawnToken> top = {};
   };
   std::vector<Entry> entries;
   std::vector<float> storage;

@@ -3,8 +3,8 @@
 #include <span>
 #include <vector>
 
-#include "essh/base/rng.h"
 #include "essh/config/field.h"
+#include "essh/kernels/draw_token.h"
 
 namespace essh {
 
@@ -46,42 +46,45 @@ struct TokenShare {
   double share;
 };
 
-// Draws tokens; a pure function of options, logits and what was drawn and seen before.
+// Draws tokens; a pure function of options, logits and what was drawn and seen before. kernels/draw_token.h defines it.
 class Sampler {
  public:
-  explicit Sampler(const SamplingOptions& options) : options_(options), rng_(options.seed, 0x5a3b1e) {}
+  explicit Sampler(const SamplingOptions& options) : options_(options), rng_(options.seed, kDrawStream) {}
 
   // A token of the prompt or a drawn one, for the repetition penalty.
   void see(std::int32_t token);
-  // Logits that are NaN are never drawn; when none is finite, that is an error.
-  std::int32_t draw(std::span<const float> logits);
+  // Logits that are NaN are never drawn; when none is finite, that is an error. `changes` to logits, tokens rising,
+  // come before the repetition penalty.
+  std::int32_t draw(std::span<const float> logits, std::span<const LogitChange> changes = {});
   // What draw() draws from, after the filters: tokens in rising order, shares adding up to 1. The repetition penalty
   // sees `ahead` as the latest tokens.
   std::vector<TokenShare> distribution(std::span<const float> logits, std::span<const std::int32_t> ahead = {});
-  // draw() takes the largest logit, whatever was seen.
-  bool takes_largest() const { return options_.temperature == 0 && options_.repetition_penalty == 1; }
   // The random numbers that draw() takes.
   Rng& random() { return rng_; }
+
+  // For a draw by DrawToken: its options, with the changes of the repetition penalty and those given appended to
+  // `list`. Once the token is known, drew() goes on as draw() and see() do.
+  DrawOptions plan(std::span<const LogitChange> changes, std::vector<LogitChange>& list) const;
+  void drew(std::int32_t token);
+  // Whether it always takes the most likely token.
+  bool takes_likeliest() const { return options_.temperature == 0 && options_.repetition_penalty == 1; }
 
   SamplerState state() const { return {options_.seed, rng_.position(), recent_}; }
   // Goes on after the tokens of `state`; with random numbers of another seed, from their beginning.
   void resume(const SamplerState& state);
 
  private:
-  struct Candidate {
-    std::int32_t token;
-    double weight;
-  };
-  static bool better(const Candidate& a, const Candidate& b);
-  template <class Reached>
-  static std::size_t select(std::span<Candidate> candidates, const Reached& reached);
-  // Fills candidates_ with what passes the filters; greedy: one.
-  void filter(std::span<const float> logits, std::span<const std::int32_t> ahead);
+  DrawOptions plan(std::span<const LogitChange> changes, std::vector<std::int32_t> seen,
+                   std::vector<LogitChange>& list) const;
+  void advance() {
+    if (options_.temperature != 0) rng_.next64();
+  }
 
   SamplingOptions options_;
   Rng rng_;
   std::vector<std::int32_t> recent_;
-  std::vector<Candidate> candidates_;
+  std::vector<LogitChange> changes_;
+  std::vector<DrawCandidate> room_;
 };
 
 }  // namespace essh

@@ -95,7 +95,7 @@ void SpeculativeText::draft(Sampler& sampler, Index count) {
   drafted_from_.clear();
   if (count == 0) return;
   engine_.follow(draft_, target_.slot());
-  if (sampler.takes_largest()) {
+  if (sampler.takes_likeliest()) {
     drafted_ = engine_.generate({&draft_, 1}, {&*pending_, 1}, count);
     for (const auto token : drafted_) drafted_from_.push_back({{token, 1}});
     return;

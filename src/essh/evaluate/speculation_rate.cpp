@@ -23,7 +23,7 @@ double plain_ms(Engine& engine, const Tier& tier, std::span<const std::int32_t> 
   for (const auto token : prompt) sampler.see(token);
   auto token = sampler.draw(session.logits());
   const auto start = Clock::now();
-  if (sampler.takes_largest()) {
+  if (sampler.takes_likeliest()) {
     const auto slot = session.slot();
     engine.generate({&slot, 1}, {&token, 1}, bench.steps);
   } else {

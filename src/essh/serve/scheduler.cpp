@@ -21,38 +21,14 @@ HttpError shutting_down() {
   return {503, "the server is shutting down; send the request again", "", "shutting_down"};
 }
 
-// Whether the most likely token is all that a job wants of its logits.
-bool takes_likeliest(const Job& job) {
-  return job.sampling.temperature == 0 && job.sampling.repetition_penalty == 1 && job.logit_bias.empty() &&
-         job.presence_penalty == 0 && job.frequency_penalty == 0 && job.logprobs < 0;
-}
-
 }  // namespace
 
 Scored score(std::span<const float> logits, TokenId token, int alternatives) {
-  float most = -INFINITY;
-  for (const float logit : logits) most = logit > most ? logit : most;
-  double sum = 0;
-  for (const float logit : logits) sum += std::isnan(logit) ? 0 : std::exp(static_cast<double>(logit) - most);
-  const double log_sum = most + std::log(sum);
-  const auto logprob = [&](TokenId id) {
-    const double value = logits[static_cast<std::size_t>(id)] - log_sum;
-    return value >= kLeastLogprob ? static_cast<float>(value) : kLeastLogprob;  // NaN too
-  };
-  Scored scored{.token = token, .logprob = logprob(token)};
-  // Few are wanted of many: an insertion into a short sorted list, ties in the order of ids.
-  std::vector<TokenId> best;
-  const auto count = static_cast<std::size_t>(std::max(alternatives, 0));
-  const auto above = [&](TokenId a, TokenId b) {
-    return logits[static_cast<std::size_t>(a)] > logits[static_cast<std::size_t>(b)];
-  };
-  for (std::size_t i = 0; i < logits.size() && count > 0; ++i) {
-    const auto id = static_cast<TokenId>(i);
-    if (std::isnan(logits[i]) || (best.size() == count && !above(id, best.back()))) continue;
-    if (best.size() == count) best.pop_back();
-    best.insert(std::ranges::upper_bound(best, id, above), id);
+  std::vector<DrawnToken> top(static_cast<std::size_t>(std::max(alternatives, 0)));
+  Scored scored{.token = token, .logprob = score_token(logits, token, top).logprob};
+  for (const auto& [id, logprob] : top) {
+    if (id >= 0) scored.top.emplace_back(id, logprob);
   }
-  for (const auto id : best) scored.top.emplace_back(id, logprob(id));
   return scored;
 }
 
@@ -86,8 +62,26 @@ struct Scheduler::Text {
   TokenId last = -1;
   std::vector<TokenId> drawn = {};  // for the cache
   std::map<TokenId, std::int64_t> counts = {};
+  std::vector<LogitChange> changes = {};
   Clock::time_point since = Clock::now();
   bool over = false;
+
+  // Biases and the penalties of OpenAI, tokens rising.
+  std::span<const LogitChange> logit_changes() {
+    const auto& job = active->job;
+    std::map<TokenId, LogitChange> by_token;
+    for (const auto& [id, bias] : job.logit_bias) by_token[id].bias += bias;
+    for (const auto& [id, count] : counts) {
+      by_token[id].penalty =
+          static_cast<float>(job.presence_penalty + job.frequency_penalty * static_cast<double>(count));
+    }
+    changes.clear();
+    for (auto& [id, change] : by_token) {
+      change.token = id;
+      changes.push_back(change);
+    }
+    return changes;
+  }
 
   const std::vector<TokenId>& tokens() const { return active->job.prompts[prompt]; }
   bool prompted() const { return fed == tokens().size(); }
@@ -294,7 +288,10 @@ void Scheduler::step() {
     }
     chunks.push_back({.slot = text->slot,
                       .tokens = {&text->last, 1},
-                      .wanted = takes_likeliest(text->active->job) ? Wanted::Token : Wanted::Last});
+                      .wanted = Wanted::Token,
+                      .sampler = &text->sampler,
+                      .changes = text->logit_changes(),
+                      .alternatives = text->active->job.logprobs});
     owners.push_back(text.get());
   }
   // Whoever has waited longest for a piece comes first.
@@ -348,7 +345,12 @@ void Scheduler::take(Text& text, std::size_t fed, const Outputs::Entry& entry) {
   const auto row = [&](Index i) {
     return std::span(entry.logits.data + i * entry.logits.stride, static_cast<std::size_t>(entry.logits.cols));
   };
-  if (text.prompted()) return entry.logits.empty() ? go_on(text, entry.token, {}) : draw(text, row(0));
+  if (text.prompted()) {
+    if (entry.token < 0) throw HttpError(500, "the model gives no finite logit; run `essh verify` on it");
+    Scored drawn{.token = entry.token, .logprob = entry.logprob};
+    for (const auto& [id, logprob] : entry.top) drawn.top.emplace_back(id, logprob);
+    return go_on(text, drawn);
+  }
   const auto& tokens = text.tokens();
   if (job.score_prompt) {
     std::vector<Scored> scored;
@@ -390,30 +392,20 @@ void Scheduler::finish_prompt(Text& text, std::span<const float> logits, bool kn
 
 void Scheduler::draw(Text& text, std::span<const float> logits) {
   const auto& job = text.active->job;
-  auto chosen = logits;
-  if (!job.logit_bias.empty() || (!text.counts.empty() && (job.presence_penalty != 0 || job.frequency_penalty != 0))) {
-    adjusted_.assign(logits.begin(), logits.end());
-    for (const auto& [id, bias] : job.logit_bias) adjusted_[static_cast<std::size_t>(id)] += bias;
-    for (const auto& [id, count] : text.counts) {
-      adjusted_[static_cast<std::size_t>(id)] -=
-          static_cast<float>(job.presence_penalty + job.frequency_penalty * static_cast<double>(count));
-    }
-    chosen = adjusted_;
-  }
   TokenId token = -1;
   try {
-    token = text.sampler.draw(chosen);
+    token = text.sampler.draw(logits, text.logit_changes());
   } catch (const Error& error) {
     throw HttpError(500, error.what());  // the model's fault, not the caller's
   }
-  go_on(text, token, logits);
+  text.sampler.see(token);
+  go_on(text, job.logprobs >= 0 ? score(logits, token, job.logprobs) : Scored{.token = token});
 }
 
-// Without logits where nobody asks what they were.
-void Scheduler::go_on(Text& text, TokenId token, std::span<const float> logits) {
+void Scheduler::go_on(Text& text, const Scored& drawn) {
   auto& active = *text.active;
   const auto& job = active.job;
-  text.sampler.see(token);
+  const auto token = drawn.token;
   ++text.made;
   metrics_.generated_tokens(1);
   if (text.made > 1) {
@@ -426,9 +418,7 @@ void Scheduler::go_on(Text& text, TokenId token, std::span<const float> logits) 
   text.since = Clock::now();
   if (job.presence_penalty != 0 || job.frequency_penalty != 0) ++text.counts[token];
   const bool eos = token == engine_.config().eos_token_id && !job.ignore_eos;
-  Scored scored;
-  if (job.logprobs >= 0) scored = score(logits, token, job.logprobs);
-  const bool more = job.listener->token(text.number, token, !eos, job.logprobs >= 0 ? &scored : nullptr);
+  const bool more = job.listener->token(text.number, token, !eos, job.logprobs >= 0 ? &drawn : nullptr);
   text.last = token;
   if (eos || !more) return end(text, Finish::Stop);
   if (text.made == job.max_tokens) return end(text, Finish::Length);

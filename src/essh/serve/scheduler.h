@@ -20,13 +20,12 @@
 namespace essh::serve {
 
 // The log-probability of a token under the model alone, without temperature, penalties or bias, and of the most likely
-// tokens, best first. Never below kLeastLogprob: JSON has no infinity.
+// tokens, best first. Never below kLeastLogprob.
 struct Scored {
   TokenId token = -1;
   float logprob = 0;
   std::vector<std::pair<TokenId, float>> top = {};
 };
-inline constexpr float kLeastLogprob = -9999;
 Scored score(std::span<const float> logits, TokenId token, int alternatives);
 
 enum class Finish { Stop, Length };
@@ -122,7 +121,7 @@ class Scheduler {
   void take(Text& text, std::size_t fed, const Outputs::Entry& entry);
   void finish_prompt(Text& text, std::span<const float> logits, bool known);
   void draw(Text& text, std::span<const float> logits);
-  void go_on(Text& text, TokenId token, std::span<const float> logits);
+  void go_on(Text& text, const Scored& drawn);
   void end(Text& text, Finish finish);
   void fail(Active& job, const HttpError& error);
   template <class Body>
@@ -141,7 +140,6 @@ class Scheduler {
 
   // The engine's thread alone.
   std::vector<std::unique_ptr<Text>> waiting_, running_;
-  std::vector<float> adjusted_;
   PrefixCache cache_;
   Outputs outputs_;
   std::uint64_t steps_ = 0;

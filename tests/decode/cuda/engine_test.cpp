@@ -44,6 +44,17 @@ TEST_P(EngineCuda, TokensAloneAreThoseOfTheLogits) {
   check_tokens(stream, {.precision = precision(), .fused = false}, family_model());
 }
 
+// Drawn on the device, and from logits on the host.
+TEST_P(EngineCuda, TextsOfSamplersAreThoseOfTheLogits) {
+  Stream stream(std::make_unique<cuda::Stream>());
+  for (const bool sample_on_device : {true, false}) {
+    for (const bool fused : {true, false}) {
+      check_sampled_tokens(stream, {.precision = precision(), .fused = fused, .sample_on_device = sample_on_device},
+                           family_model());
+    }
+  }
+}
+
 TEST_P(EngineCuda, TenThousandStepsDoNotDrift) {
   Stream stream(std::make_unique<cuda::Stream>());
   check_no_drift(stream, {.precision = precision()}, precision() == Precision::Float32 ? 3e-5 : 4e-2, family_model());
