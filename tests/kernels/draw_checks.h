@@ -160,7 +160,8 @@ struct DrawBatch {
     for (std::size_t t = 0; t < logits_of.size(); ++t) {
       if (const auto key = score_key(logits_of[t], static_cast<std::int32_t>(t))) sorted.push_back(key);
     }
-    std::sort(sorted.begin(), sorted.end(), std::greater{});
+    const auto listed = std::min<std::ptrdiff_t>(options[i].alternatives, std::ssize(sorted));
+    std::partial_sort(sorted.begin(), sorted.begin() + listed, sorted.end(), std::greater{});
     for (std::size_t n = 0; n < static_cast<std::size_t>(options[i].alternatives); ++n) {
       ASSERT_EQ(top[n].token, n < sorted.size() ? token_of_key(sorted[n]) : -1) << name(i) << ", place " << n;
       if (top[n].token >= 0) near(top[n]);

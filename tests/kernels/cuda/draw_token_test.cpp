@@ -1,5 +1,7 @@
 #include "essh/kernels/draw_token.h"
 
+#include <cstring>
+
 #include "tests/kernels/cuda/twin_matrix.h"
 #include "tests/kernels/draw_checks.h"
 

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <numeric>
+#include <vector>
 
 namespace essh {
 namespace {
@@ -11,62 +13,95 @@ bool better(const DrawCandidate& a, const DrawCandidate& b) {
   return a.key > b.key;
 }
 
-// Distances of a row's candidates.
-struct Distance {
-  float best;
-  double inverse_temperature;
-  double operator()(const DrawCandidate& c) const {
-    return draw_distance(best, value_of_key(c.key), inverse_temperature);
-  }
-};
-
-// The place, counted from the best, at which the running sum of weights reaches `target`, which is not above their sum.
-// Rearranges so that [0, place] are the best. Linear in time: buckets, then halves of one bucket.
-std::size_t select(std::span<DrawCandidate> candidates, const Distance& distance, std::uint64_t target) {
-  constexpr std::ptrdiff_t kSorted = 64;
-  std::array<std::uint64_t, kDrawBuckets> sums{};
-  const auto bucket_of = [&](const DrawCandidate& c) { return static_cast<std::size_t>(draw_bucket(distance(c))); };
-  for (const auto& candidate : candidates) sums[bucket_of(candidate)] += candidate.weight;
-  std::size_t bucket = 0;
-  std::uint64_t before = 0;
-  for (; before + sums[bucket] < target; ++bucket) before += sums[bucket];
-
-  auto begin = std::partition(candidates.begin(), candidates.end(),
-                              [&](const DrawCandidate& c) { return bucket_of(c) < bucket; });
-  auto end = std::partition(begin, candidates.end(), [&](const DrawCandidate& c) { return bucket_of(c) == bucket; });
-  while (end - begin > kSorted) {
-    const auto middle = begin + (end - begin) / 2;
-    std::nth_element(begin, middle, end, better);
-    auto sum = before;
-    for (auto c = begin; c != middle; ++c) sum += c->weight;
-    if (sum >= target) {
-      end = middle;
-    } else {
-      before = sum;
-      begin = middle;
+// The candidates of a row with their weights, in buckets by distance.
+class Row {
+ public:
+  Row(std::span<DrawCandidate> candidates, LogitKey best, double temperature, int bits)
+      : candidates_(candidates), best_(value_of_key(best)), inverse_temperature_(1 / temperature) {
+    for (auto& candidate : candidates_) {
+      const double far = distance(candidate);
+      candidate.weight = draw_weight(std::exp(-far), bits);
+      sums_[static_cast<std::size_t>(draw_bucket(far))] += candidate.weight;
     }
   }
-  std::sort(begin, end, better);
-  while ((before += begin->weight) < target) ++begin;
-  return static_cast<std::size_t>(begin - candidates.begin());
-}
 
-std::uint64_t sum_of(std::span<const DrawCandidate> candidates) {
-  std::uint64_t sum = 0;
-  for (const auto& candidate : candidates) sum += candidate.weight;
-  return sum;
-}
+  std::uint64_t mass() const { return std::accumulate(sums_.begin(), sums_.end(), std::uint64_t{0}); }
+  // Of the candidates with at least this key, at no larger distance.
+  std::uint64_t mass(LogitKey cut, double furthest) const {
+    std::uint64_t sum = 0;
+    for (const auto& candidate : candidates_)
+      sum += candidate.key >= cut && distance(candidate) <= furthest ? candidate.weight : 0;
+    return sum;
+  }
 
-Distance distance_from(std::span<const DrawCandidate> candidates, const DrawOptions& options) {
+  // The candidate at which the running sum of weights, best first, reaches `target`, which is not above their sum.
+  // Linear in time: one bucket, then halves of it.
+  struct Place {
+    LogitKey key;
+    std::uint64_t sum;  // with its own weight
+  };
+  Place select(std::uint64_t target) const {
+    constexpr std::ptrdiff_t kSorted = 64;
+    std::size_t bucket = 0;
+    std::uint64_t before = 0;
+    for (; before + sums_[bucket] < target; ++bucket) before += sums_[bucket];
+    const LogitKey low = lowest_key(static_cast<int>(bucket)), high = lowest_key(static_cast<int>(bucket) - 1);
+    std::vector<DrawCandidate> inside;
+    for (const auto& candidate : candidates_) {
+      if (candidate.key >= low && candidate.key < high) inside.push_back(candidate);
+    }
+    auto begin = inside.begin(), end = inside.end();
+    while (end - begin > kSorted) {
+      const auto middle = begin + (end - begin) / 2;
+      std::nth_element(begin, middle, end, better);
+      auto sum = before;
+      for (auto c = begin; c != middle; ++c) sum += c->weight;
+      if (sum >= target) {
+        end = middle;
+      } else {
+        before = sum;
+        begin = middle;
+      }
+    }
+    std::sort(begin, end, better);
+    while ((before += begin->weight) < target) ++begin;
+    return {begin->key, before};
+  }
+
+  double distance(const DrawCandidate& c) const {
+    return draw_distance(best_, value_of_key(c.key), inverse_temperature_);
+  }
+
+ private:
+  // Where the keys of this bucket and better ones begin.
+  LogitKey lowest_key(int bucket) const {
+    constexpr LogitKey kUnit = LogitKey{1} << 32;
+    LogitKey low = score_key(-std::numeric_limits<float>::infinity(), 0) / kUnit,
+             high = score_key(best_, 0) / kUnit + 1;
+    while (low < high) {
+      const LogitKey middle = (low + high) / 2;
+      const double far = draw_distance(best_, value_of_key(middle * kUnit), inverse_temperature_);
+      if (draw_bucket(far) <= bucket)
+        high = middle;
+      else
+        low = middle + 1;
+    }
+    return low * kUnit;
+  }
+
+  std::span<DrawCandidate> candidates_;
+  float best_;
+  double inverse_temperature_;
+  std::array<std::uint64_t, kDrawBuckets> sums_{};
+};
+
+// The values of a row that can be drawn, as many as top_k keeps, in `room`; and the best one.
+struct Values {
+  std::span<DrawCandidate> candidates;
   LogitKey best = 0;
-  for (const auto& candidate : candidates) best = std::max(best, candidate.key);
-  return {value_of_key(best), 1 / options.temperature};
-}
-
-}  // namespace
-
-std::span<DrawCandidate> draw_candidates(std::span<const float> logits, const DrawOptions& options,
-                                         std::span<const LogitChange> changes, std::span<DrawCandidate> room) {
+};
+Values values_of(std::span<const float> logits, const DrawOptions& options, std::span<const LogitChange> changes,
+                 std::span<DrawCandidate> room) {
   ESSH_ASSERT(room.size() >= logits.size());
   std::size_t count = 0;
   auto change = changes.begin();
@@ -82,38 +117,48 @@ std::span<DrawCandidate> draw_candidates(std::span<const float> logits, const Dr
     room[count] = {key, 0};
     count += key != 0;
   }
-  if (count == 0) return {};
-  if (options.temperature == 0) {
+  if (options.temperature == 0 && count > 0) {
     room[0] = {best, 1};
-    return room.first(1);
-  }
-
-  if (options.top_k > 0 && static_cast<std::size_t>(options.top_k) < count) {
+    count = 1;
+  } else if (options.top_k > 0 && static_cast<std::size_t>(options.top_k) < count) {
     std::nth_element(room.begin(), room.begin() + options.top_k, room.begin() + static_cast<std::ptrdiff_t>(count),
                      better);
     count = static_cast<std::size_t>(options.top_k);
   }
-  auto kept = room.first(count);
-  const Distance distance{value_of_key(best), 1 / options.temperature};
-  const int bits = weight_bits(std::ssize(logits));
-  for (auto& candidate : kept) candidate.weight = draw_weight(std::exp(-distance(candidate)), bits);
-  if (options.top_p < 1) kept = kept.first(1 + select(kept, distance, top_p_target(options.top_p, sum_of(kept))));
-  if (options.furthest < std::numeric_limits<double>::infinity()) {
-    const auto end = std::partition(kept.begin(), kept.end(),
-                                    [&](const DrawCandidate& c) { return distance(c) <= options.furthest; });
-    kept = kept.first(static_cast<std::size_t>(end - kept.begin()));
-  }
-  return kept;
+  return {room.first(count), best};
+}
+
+// The candidate that top_p keeps last, and the weight of all that top_p and the largest distance keep.
+Row::Place filter(const Row& row, const DrawOptions& options) {
+  Row::Place last{0, row.mass()};
+  if (options.top_p < 1) last = row.select(top_p_target(options.top_p, last.sum));
+  if (options.furthest < std::numeric_limits<double>::infinity()) last.sum = row.mass(last.key, options.furthest);
+  return last;
+}
+
+}  // namespace
+
+std::span<DrawCandidate> draw_candidates(std::span<const float> logits, const DrawOptions& options,
+                                         std::span<const LogitChange> changes, std::span<DrawCandidate> room) {
+  const auto [candidates, best] = values_of(logits, options, changes, room);
+  if (candidates.empty() || options.temperature == 0) return candidates;
+  const Row row(candidates, best, options.temperature, weight_bits(std::ssize(logits)));
+  const auto last = filter(row, options);
+  const auto dropped = std::ranges::remove_if(candidates, [&](const DrawCandidate& candidate) {
+    return candidate.key < last.key || row.distance(candidate) > options.furthest;
+  });
+  return candidates.first(candidates.size() - dropped.size());
 }
 
 DrawnToken draw_token(std::span<const float> logits, const DrawOptions& options, std::span<const LogitChange> changes,
                       std::span<DrawCandidate> room) {
-  const auto kept = draw_candidates(logits, options, changes, room);
-  if (kept.empty()) return {};
-  if (kept.size() == 1) return {.token = token_of_key(kept[0].key)};
-  const auto distance = distance_from(kept, options);
+  const auto [candidates, best] = values_of(logits, options, changes, room);
+  if (candidates.empty()) return {};
+  if (options.temperature == 0) return {.token = token_of_key(best)};
+  const Row row(candidates, best, options.temperature, weight_bits(std::ssize(logits)));
+  // The candidates that are kept are the first: those behind them do not matter.
   const auto random = random_bits(options.seed, kDrawStream, options.position);
-  return {.token = token_of_key(kept[select(kept, distance, draw_target(random, sum_of(kept)))].key)};
+  return {.token = token_of_key(row.select(draw_target(random, filter(row, options).sum)).key)};
 }
 
 DrawnToken score_token(std::span<const float> logits, std::int32_t token, std::span<DrawnToken> top) {
