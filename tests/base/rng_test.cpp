@@ -22,6 +22,14 @@ TEST(Rng, SeekContinuesTheStream) {
   for (int i = 0; i < 20; ++i) EXPECT_EQ(whole.next(), part.next());
 }
 
+TEST(Rng, BitsOfAPositionAreThoseOfTheStream) {
+  for (std::uint64_t position = 0; position < 9; ++position) {
+    Rng rng(7, 3);
+    rng.seek(position);
+    EXPECT_EQ(random_bits(7, 3, position), rng.next64()) << position;
+  }
+}
+
 TEST(Rng, NormalMoments) {
   Rng rng(1);
   double sum = 0, squares = 0;
