@@ -1,6 +1,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
+#include <cmath>
 #include <memory>
 
 #include "apps/essh/cost_line.h"
@@ -8,6 +10,7 @@
 #include "apps/essh/evaluate_verbs.h"
 #include "apps/essh/number_option.h"
 #include "essh/base/json.h"
+#include "essh/base/utf8.h"
 #include "essh/config/fields.h"
 #include "essh/evaluate/result_provenance.h"
 #include "essh/evaluate/training_cost.h"
@@ -17,7 +20,8 @@ namespace {
 
 struct Options {
   std::string model;
-  std::vector<std::string> tiers = {"T1", "T4", "T7", "T10"};
+  std::string transformer;
+  std::vector<std::string> tiers = {"T1", "T4", "T7", "T10"}, rates;
   CostOptions cost;
   DeviceOptions device;
   bool json = false;
@@ -26,14 +30,42 @@ struct Options {
 void print_table(const CostReport& report, const std::string& model, const std::string& device) {
   fmt::print("{} on {}\n\n{:<22} {:>14} {:>11} {:>10} {:>9}\n", model, device, "stage", "parameters", "tokens (B)",
              "ktok/s", "hours");
-  for (const auto* lines : {&report.shared, &report.separate}) {
-    for (const auto& line : *lines)
-      fmt::print("{:<22} {:>14} {:>11.2f} {:>10.2f} {:>9.2f}\n", line.stage, line.parameters, line.tokens / 1e9,
-                 line.rate / 1e3, line.hours);
+  bool given = false;
+  for (const auto* lines : {&report.shared, &report.separate, &report.transformers}) {
+    for (const auto& line : *lines) {
+      fmt::print("{:<22} {:>14} {:>11.2f} {:>10.2f} {:>9.2f}{}\n", line.stage, line.parameters, line.tokens / 1e9,
+                 line.rate / 1e3, line.hours, line.given ? " *" : "");
+      given |= line.given;
+    }
   }
-  fmt::print("\n{:<59} {:>10.2f}\n{:<59} {:>10.2f}\n{:<59} {:>9.1f}%\n", "one shared family", report.shared_hours,
-             fmt::format("{} separate models", report.separate.size()), report.separate_hours, "saved",
-             100 * report.saving);
+  const auto total = [](const std::string& name, double hours) { fmt::print("{:<60} {:>9.2f}\n", name, hours); };
+  const auto saved = [](double share) { fmt::print("{:<60} {:>8.1f}%\n", "  saved by the family", 100 * share); };
+  fmt::print("{}\n", given ? "* rate given, not measured\n" : "");
+  total("one shared family", report.shared_hours);
+  total(fmt::format("{} separate models", report.separate.size()), report.separate_hours);
+  saved(report.saving);
+  if (report.transformers.empty()) return;
+  total(fmt::format("{} Transformers", report.transformers.size()), report.transformer_hours);
+  saved(report.transformer_saving);
+}
+
+// "T1=90200": tokens per second of a stage.
+std::map<std::string, double> rates_of(const std::vector<std::string>& words) {
+  std::map<std::string, double> rates;
+  for (const auto& word : words) {
+    const auto equals = word.find('=');
+    double rate = 0;
+    const auto* end = word.data() + word.size();
+    if (equals != std::string::npos) {
+      const auto [stop, error] = std::from_chars(word.data() + equals + 1, end, rate);
+      if (error != std::errc() || stop != end) rate = 0;
+    }
+    if (!(rate > 0) || !std::isfinite(rate))
+      fail(ErrorKind::Usage, "evaluate cost: --rates takes STAGE=TOKENS_PER_SECOND, e.g. T1=90200, got {}",
+           in_quotes(word));
+    rates[word.substr(0, equals)] = rate;
+  }
+  return rates;
 }
 
 void run(const Options& o) {
@@ -43,6 +75,12 @@ void run(const Options& o) {
   if (tiers_of(config).size() < 2) fail(ErrorKind::Usage, "evaluate cost: {} is no family; use one, as 370m", o.model);
   auto options = o.cost;
   for (const auto& name : o.tiers) options.tiers.push_back(find_tier(config, name));
+  options.rates = rates_of(o.rates);
+  if (!o.transformer.empty()) {
+    options.transformer = preset(o.transformer);
+    if (options.transformer.full_attention.head_dim == 0 || tiers_of(options.transformer).size() > 1)
+      fail(ErrorKind::Usage, "evaluate cost: {} is no single Transformer; use one, as transformer-370m", o.transformer);
+  }
   const auto names = recipe_names();
   options.bench.elastic =
       std::ranges::find(names, o.model) != names.end() ? load_recipe(o.model, {}).elastic : ElasticRecipe{};
@@ -61,10 +99,17 @@ void run(const Options& o) {
 }  // namespace
 
 void add_evaluate_cost(Verb& verb) {
-  auto* cost = verb.add_subcommand("cost", "training hours of one family against separate models");
+  auto* cost = verb.add_subcommand("cost", "training hours of one family against separate models and Transformers");
   auto o = std::make_shared<Options>();
   cost->add_option("PRESET", o->model, "a family: tiny, 370m, 1.5b ...")->required()->one_of(preset_names());
   cost->add_option("--tiers", o->tiers, "the sizes to obtain")->delimiter(',')->capture_default_str();
+  cost->add_option("--transformer", o->transformer,
+                   "also one Transformer of about the size of each tier, with the depth and proportions of this preset")
+      ->one_of(preset_names());
+  cost->add_option("--rates", o->rates,
+                   "known rates in tokens per second, not measured: pretraining=41900,refinement=15600,T1=90200,"
+                   "transformer-T1=141320")
+      ->delimiter(',');
   add_number(*cost, "--tokens", o->cost.tokens, "of pretraining, of the family and of each model", 1.0, 1e18)
       ->capture_default_str();
   add_number(*cost, "--refine-tokens", o->cost.refine_tokens, "of shared refinement", 0.0, 1e18)->capture_default_str();
@@ -76,7 +121,7 @@ void add_evaluate_cost(Verb& verb) {
   add_number(*cost, "--steps", o->cost.bench.steps, "timed steps of each rate", 1, 1 << 20)->capture_default_str();
   o->device.add_to(*cost);
   cost->add_flag("--json", o->json, "print JSON");
-  cost->footer("Example: essh evaluate cost 370m --device cuda");
+  cost->footer("Example: essh evaluate cost 370m --transformer transformer-370m --device cuda");
   cost->callback([o] { run(*o); });
 }
 
