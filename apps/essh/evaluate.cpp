@@ -29,24 +29,7 @@ struct Options {
   bool cross_domain = false, stateful = false, domains = false, json = false;
 };
 
-struct Measured {
-  PerplexityReport report;
-  ResultProvenance provenance;
-};
-
-Measured measure(Options o, const std::string& model, Stream& stream) {
-  const auto folder = model_of_run(model);
-  Engine engine(StoredModel::open(folder), stream, o.device.engine());
-  if (o.stateful && o.cross_domain)
-    fail(ErrorKind::Usage,
-         "evaluate ppl: --stateful reads documents to their end-of-text tokens, which --cross-domain leaves out; give "
-         "one of them");
-  if (o.cross_domain && o.windows == 0) o.windows = kCrossDomainWindows;
-  const auto most =
-      o.windows > 0 && !o.stateful ? o.windows * (o.context + 1) + 1 : std::numeric_limits<std::int64_t>::max();
-  const auto text =
-      EvaluationText::open(o.data, folder, o.tokenizer, static_cast<TokenId>(engine.config().eos_token_id), most,
-                           o.cross_domain ? DocumentJoin::Newline : DocumentJoin::EndOfText);
+PerplexityReport measure(const Options& o, const fs::path& folder, Engine& engine, const EvaluationText& text) {
   auto report = measure_perplexity(engine, text,
                                    {.tiers = choose_tiers(folder, engine.config(), o.tiers),
                                     .context = o.context,
@@ -60,7 +43,7 @@ Measured measure(Options o, const std::string& model, Stream& stream) {
             o.stateful ? std::string("documents") : fmt::format("windows of {} tokens", report.context), report.tokens,
             o.windows > 0 ? "the rest" : fmt::format("{}", report.left_out), report.seconds,
             report.seconds / report.forward_seconds);
-  return {std::move(report), provenance_of(engine.model(), folder, text.fingerprint(), 0)};
+  return report;
 }
 
 void print_table(const PerplexityReport& report, const std::string& model) {
@@ -103,32 +86,43 @@ void print_comparison(const std::vector<PerplexityReport>& reports, const std::v
   }
 }
 
-void run(const Options& o) {
+void run(Options o) {
+  if (o.stateful && o.cross_domain)
+    fail(ErrorKind::Usage,
+         "evaluate ppl: --stateful reads documents to their end-of-text tokens, which --cross-domain leaves out; give "
+         "one of them");
+  if (o.cross_domain && o.windows == 0) o.windows = kCrossDomainWindows;
+  const auto most =
+      o.windows > 0 && !o.stateful ? o.windows * (o.context + 1) + 1 : std::numeric_limits<std::int64_t>::max();
   const CostLine cost;
   OpenDevice device(o.device);
   // All files are one text, or each is one domain.
-  std::vector<Options> texts = {o};
+  std::vector<std::vector<fs::path>> data = {o.data};
   std::vector<std::string> names = {""};
   if (o.domains) {
-    texts.assign(o.data.size(), o);
+    data.clear();
     names.clear();
-    for (std::size_t d = 0; d < o.data.size(); ++d) {
-      texts[d].data = {o.data[d]};
-      names.push_back((o.data[d].has_filename() ? o.data[d] : o.data[d].parent_path()).stem().string());
+    for (const auto& path : o.data) {
+      data.push_back({path});
+      names.push_back((path.has_filename() ? path : path.parent_path()).stem().string());
     }
   }
   const auto context =
       o.stateful ? std::string("documents from beginning to end") : fmt::format("context {}", o.context);
   Json list = Json::array();
   std::vector<PerplexityReport> by_model;
+  SharedTexts texts;
   for (const auto& model : o.models) {
+    const auto folder = model_of_run(model);
+    Engine engine(StoredModel::open(folder), device.stream, o.device.engine());
     std::vector<PerplexityReport> reports;
-    for (std::size_t d = 0; d < texts.size(); ++d) {
-      auto measured = measure(texts[d], model, device.stream);
-      auto json = to_json(measured.report, model, measured.provenance);
+    for (std::size_t d = 0; d < data.size(); ++d) {
+      const auto& text = texts.open(data[d], folder, o.tokenizer, static_cast<TokenId>(engine.config().eos_token_id),
+                                    most, o.cross_domain ? DocumentJoin::Newline : DocumentJoin::EndOfText);
+      reports.push_back(measure(o, folder, engine, text));
+      auto json = to_json(reports.back(), model, provenance_of(engine.model(), folder, text.fingerprint(), 0));
       if (o.domains) json["domain"] = names[d];
       list.push_back(std::move(json));
-      reports.push_back(std::move(measured.report));
     }
     if (o.json) continue;
     if (o.domains)

@@ -19,8 +19,8 @@ namespace {
 namespace fs = std::filesystem;
 
 struct Options {
-  std::string model, tokenizer, svg;
-  std::vector<std::string> tiers = {"all"};
+  std::string tokenizer, svg;
+  std::vector<std::string> models, tiers = {"all"};
   std::vector<fs::path> data;
   LengthOptions length;
   DeviceOptions device;
@@ -44,21 +44,29 @@ void run(const Options& o) {
   if (!o.svg.empty()) check_output_file(o.svg);
   const CostLine cost;
   OpenDevice device(o.device);
-  const auto folder = model_of_run(o.model);
-  Engine engine(StoredModel::open(folder), device.stream, o.device.engine());
-  auto options = o.length;
-  options.tiers = choose_tiers(folder, engine.config(), o.tiers);
-  const auto most = (*std::ranges::max_element(options.lengths) + 1) * options.windows;
-  const auto text =
-      EvaluationText::open(o.data, folder, o.tokenizer, static_cast<TokenId>(engine.config().eos_token_id), most);
-  const auto report = measure_lengths(engine, text, options);
-  if (!o.svg.empty()) write_durably(o.svg, to_svg(draw(report, o.model)));
-  if (o.json) {
-    fmt::print("{}\n",
-               to_text(to_json(report, o.model, provenance_of(engine.model(), folder, text.fingerprint(), 0)), 2));
-  } else {
-    print_table(report, o.model);
+  const auto most = (*std::ranges::max_element(o.length.lengths) + 1) * o.length.windows;
+  SharedTexts texts;
+  Json list = Json::array();
+  plot::Figure figure;
+  for (const auto& model : o.models) {
+    const auto folder = model_of_run(model);
+    Engine engine(StoredModel::open(folder), device.stream, o.device.engine());
+    auto options = o.length;
+    options.tiers = choose_tiers(folder, engine.config(), o.tiers);
+    const auto& text =
+        texts.open(o.data, folder, o.tokenizer, static_cast<TokenId>(engine.config().eos_token_id), most);
+    const auto report = measure_lengths(engine, text, options);
+    auto drawn = draw(report, model);
+    figure.title = o.models.size() == 1 ? drawn.title : "";
+    for (auto& panel : drawn.panels) {
+      if (o.models.size() > 1) panel.title = model + ": " + panel.title;
+      figure.panels.push_back(std::move(panel));
+    }
+    list.push_back(to_json(report, model, provenance_of(engine.model(), folder, text.fingerprint(), 0)));
+    if (!o.json) print_table(report, model);
   }
+  if (!o.svg.empty()) write_durably(o.svg, to_svg(figure));
+  if (o.json) fmt::print("{}\n", to_text(list.size() == 1 ? list.front() : list, 2));
 }
 
 }  // namespace
@@ -66,7 +74,7 @@ void run(const Options& o) {
 void add_evaluate_length(Verb& verb) {
   auto* length = verb.add_subcommand("length", "perplexity at several context lengths, and by position");
   auto o = std::make_shared<Options>();
-  length->add_option("MODEL", o->model, "a model folder or a run")->required();
+  length->add_option("MODEL", o->models, "model or run folders")->required();
   length->add_option("--data", o->data, "a prepared dataset (its validation split), or files of text")->required();
   add_number(*length, "--lengths", o->length.lengths, "tokens that a window predicts, from nothing", 1, Index{1} << 24)
       ->delimiter(',')
@@ -82,7 +90,8 @@ void add_evaluate_length(Verb& verb) {
   length->add_option("--svg", o->svg, "draw perplexity by length and loss by position");
   o->device.add_to(*length);
   o->device.add_deterministic(*length);
-  length->add_flag("--json", o->json, "print JSON, with the loss by position");
+  length->add_flag("--json", o->json,
+                   "print JSON with the loss by position: one object, or a list of them for several models");
   length->footer("Example: essh evaluate length runs/tiny --data heldout.txt --lengths 256,1024 --svg length.svg");
   length->callback([o] { run(*o); });
 }

@@ -28,10 +28,13 @@ struct Options {
   bool json = false;
 };
 
-EvaluationText filler_of(const Options& o, const fs::path& folder, const Tokenizer& tokenizer, TokenId eos) {
-  if (o.filler.empty())
-    return EvaluationText::from_tokens(tokenizer.encode(niah_sentences(), {.parse_special_tokens = false}), "filler");
-  return EvaluationText::open(o.filler, folder, o.tokenizer, eos, o.filler_tokens, DocumentJoin::Newline);
+std::vector<TokenId> filler_of(const Options& o, const fs::path& folder, const Tokenizer& tokenizer, TokenId eos,
+                               SharedTexts& texts) {
+  if (o.filler.empty()) return tokenizer.encode(niah_sentences(), {.parse_special_tokens = false});
+  const auto& text = texts.open(o.filler, folder, o.tokenizer, eos, o.filler_tokens, DocumentJoin::Newline);
+  std::vector<TokenId> filler(static_cast<std::size_t>(text.tokens()));
+  text.read(0, filler);
+  return filler;
 }
 
 void print_table(const NiahReport& report, const std::string& model) {
@@ -61,13 +64,12 @@ void run(const Options& o) {
   Json list = Json::array();
   std::string dump;
   plot::Figure figure;
+  SharedTexts texts;
   for (const auto& model : o.models) {
     const auto folder = model_of_run(model);
     Engine engine(StoredModel::open(folder), device.stream, o.device.engine());
     const auto tokenizer = load_tokenizer(o.tokenizer.empty() ? folder : fs::path(o.tokenizer));
-    const auto text = filler_of(o, folder, *tokenizer, static_cast<TokenId>(engine.config().eos_token_id));
-    std::vector<TokenId> filler(static_cast<std::size_t>(text.tokens()));
-    text.read(0, filler);
+    const auto filler = filler_of(o, folder, *tokenizer, static_cast<TokenId>(engine.config().eos_token_id), texts);
     auto options = o.niah;
     options.counterfactual = o.condition == "counterfactual";
     options.tiers = choose_tiers(folder, engine.config(), o.tiers);
@@ -83,7 +85,9 @@ void run(const Options& o) {
       if (!o.dump.empty()) dump += to_text(line) + "\n";
     }
     if (o.json)
-      list.push_back(to_json(report, model, provenance_of(engine.model(), folder, text.fingerprint(), options.seed)));
+      list.push_back(to_json(report, model,
+                             provenance_of(engine.model(), folder,
+                                           EvaluationText::from_tokens(filler, "filler").fingerprint(), options.seed)));
     else
       print_table(report, model);
   }

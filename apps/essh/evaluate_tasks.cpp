@@ -55,6 +55,7 @@ void run(const Options& o) {
   std::optional<ScoreJournal> journal;
   if (!o.journal.empty()) journal.emplace(o.journal);
   Json list = Json::array();
+  EncodedTasks encoded;  // models with equal tokenizers share it
   for (const auto& model : o.models) {
     const auto folder = model_of_run(model);
     Engine engine(StoredModel::open(folder), device.stream, o.device.engine());
@@ -62,8 +63,11 @@ void run(const Options& o) {
     options.tiers = choose_tiers(folder, engine.config(), o.tiers);
     options.threads = o.device.threads > 0 ? o.device.threads : available_cores();
     options.journal = journal ? &*journal : nullptr;
-    const auto report =
-        measure_tasks(engine, tasks, *load_tokenizer(o.tokenizer.empty() ? folder : fs::path(o.tokenizer)), options);
+    const auto tokenizer = load_tokenizer(o.tokenizer.empty() ? folder : fs::path(o.tokenizer));
+    const auto eos = static_cast<TokenId>(engine.config().eos_token_id);
+    if (encoded.tokenizer_hash != tokenizer->hash() || encoded.eos != eos)
+      encoded = encode_tasks(tasks, *tokenizer, eos, options.most_tokens);
+    const auto report = measure_tasks(engine, tasks, encoded, *tokenizer, options);
     if (o.json)
       list.push_back(to_json(report, model, provenance_of(engine.model(), folder, fingerprint_of(tasks), 0)));
     else

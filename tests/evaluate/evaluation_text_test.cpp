@@ -88,6 +88,27 @@ TEST_F(EvaluationTextTest, ADatasetGivesItsValidationSplit) {
   EXPECT_DOUBLE_EQ(text.bytes(all(text)), 9);
 }
 
+TEST_F(EvaluationTextTest, ModelsWithOneTokenizerShareAText) {
+  const auto file = write("a.txt", "ACGT"), other = write("b.txt", "AC");
+  for (const char* name : {"one", "two", "nucleotides"}) std::filesystem::create_directory(folder / name);
+  save_tokenizer(*bytes, folder / "one");
+  save_tokenizer(*bytes, folder / "two");
+  save_tokenizer(*make_nucleotide_tokenizer(), folder / "nucleotides");
+  SharedTexts texts;
+  const auto& first = texts.open({file}, folder / "one", "", 256, kAll);
+  const auto& second = texts.open({file}, folder / "two", "", 256, kAll);
+  EXPECT_EQ(&second, &first);
+  // Everything that changes the tokens asks for another text.
+  EXPECT_EQ(all(texts.open({file}, folder / "one", "", 0, kAll)).back(), 0);
+  EXPECT_EQ(texts.open({file}, folder / "one", "", 256, 2).tokens(), 2);
+  EXPECT_EQ(texts.open({file}, folder / "one", "", 256, kAll, DocumentJoin::Newline).tokens(), 4);
+  EXPECT_EQ(texts.open({file, other}, folder / "one", "", 256, kAll).tokens(), 8);
+  const auto& nucleotides = texts.open({file}, folder / "nucleotides", "", 256, kAll);
+  EXPECT_NE(nucleotides.tokenizer_hash(), first.tokenizer_hash());
+  EXPECT_EQ(&texts.open({file}, folder / "one", (folder / "nucleotides").string(), 256, kAll), &nucleotides);
+  EXPECT_EQ(all(first), (std::vector<TokenId>{'A', 'C', 'G', 'T', 256}));
+}
+
 TEST_F(EvaluationTextTest, MistakesAreNamed) {
   const auto data = prepare_bytes("abc\n");
   save_tokenizer(*make_nucleotide_tokenizer(), folder);

@@ -11,7 +11,7 @@ namespace essh {
 namespace fs = std::filesystem;
 namespace {
 
-// Tokens of a text that comes in stretches, cut only where the usual patterns cut anyway.
+// Encodes text that arrives in stretches. Cuts only where the splitter's pattern cuts too.
 class StretchEncoder {
  public:
   StretchEncoder(const Tokenizer& tokenizer, std::vector<TokenId>& tokens) : tokenizer_(tokenizer), tokens_(tokens) {}
@@ -52,6 +52,12 @@ void for_each_piece(const std::vector<fs::path>& files,
       block.clear();
     }
   }
+}
+
+// The tokenizer for text files; null if the model folder has none and none is named.
+std::unique_ptr<const Tokenizer> tokenizer_of(const fs::path& model_folder, const std::string& named) {
+  if (!named.empty()) return load_tokenizer(named);
+  return fs::exists(model_folder / "tokenizer.json") ? load_tokenizer(model_folder) : nullptr;
 }
 
 }  // namespace
@@ -108,15 +114,19 @@ EvaluationText EvaluationText::from_tokens(std::vector<TokenId> tokens, std::str
 EvaluationText EvaluationText::open(const std::vector<fs::path>& data, const fs::path& model_folder,
                                     const std::string& tokenizer, TokenId eos, std::int64_t most_tokens,
                                     DocumentJoin join) {
-  const fs::path place = tokenizer.empty() ? model_folder : fs::path(tokenizer);
-  const bool present = !tokenizer.empty() || fs::exists(model_folder / "tokenizer.json");
+  const auto loaded = tokenizer_of(model_folder, tokenizer);
+  return open(data, loaded.get(), tokenizer.empty() ? model_folder : fs::path(tokenizer), eos, most_tokens, join);
+}
+
+EvaluationText EvaluationText::open(const std::vector<fs::path>& data, const Tokenizer* tokenizer,
+                                    const fs::path& place, TokenId eos, std::int64_t most_tokens, DocumentJoin join) {
   if (data.size() == 1 && fs::is_directory(data.front())) {
     if (join == DocumentJoin::Newline) {
       fail(ErrorKind::Usage, "{}: its documents are joined by end-of-text tokens already; give the files of text",
            data.front().string());
     }
     auto text = from_dataset(data.front());
-    if (present && load_tokenizer(place)->hash() != text.tokenizer_hash_) {
+    if (tokenizer != nullptr && tokenizer->hash() != text.tokenizer_hash_) {
       fail(ErrorKind::BadFile, "{}: prepared with another tokenizer than {}; prepare it again with that one",
            data.front().string(), place.string());
     }
@@ -126,11 +136,23 @@ EvaluationText EvaluationText::open(const std::vector<fs::path>& data, const fs:
     if (fs::is_directory(file))
       fail(ErrorKind::Usage, "{}: give one prepared folder, or files of text, not both", file.string());
   }
-  if (!present) {
+  if (tokenizer == nullptr) {
     fail(ErrorKind::Usage, "{}: no tokenizer.json to read text with; name a tokenizer, or give a prepared dataset",
-         model_folder.string());
+         place.string());
   }
-  return from_files(data, *load_tokenizer(place), eos, most_tokens, join);
+  return from_files(data, *tokenizer, eos, most_tokens, join);
+}
+
+const EvaluationText& SharedTexts::open(const std::vector<fs::path>& data, const fs::path& model_folder,
+                                        const std::string& tokenizer, TokenId eos, std::int64_t most_tokens,
+                                        DocumentJoin join) {
+  const auto loaded = tokenizer_of(model_folder, tokenizer);
+  auto key = fmt::format("{} {} {} {}", loaded ? loaded->hash() : "", eos, most_tokens, static_cast<int>(join));
+  for (const auto& path : data) key += '\0' + path.string();
+  if (const auto found = texts_.find(key); found != texts_.end()) return found->second;
+  auto text = EvaluationText::open(data, loaded.get(), tokenizer.empty() ? model_folder : fs::path(tokenizer), eos,
+                                   most_tokens, join);
+  return texts_.emplace(std::move(key), std::move(text)).first->second;
 }
 
 std::string EvaluationText::fingerprint() const {

@@ -16,15 +16,16 @@
 namespace essh {
 namespace {
 
-// Tokens and sequences of one pass: full matrix products, states in little memory.
+// Tokens and sequences of one pass: enough for full matrix products, few enough for little state memory.
 constexpr std::size_t kPassTokens = 8192, kPassRequests = 256;
 
-// The index of the largest value, the first of equal ones.
+// Index of the largest value; of equal ones, the first.
 std::size_t argmax(std::span<const double> values) {
   return static_cast<std::size_t>(std::ranges::max_element(values) - values.begin());
 }
 
-// 1 or 0 for each item: whether the choice of the largest log-likelihood per unit of length is the right one.
+// 1 for each item whose right choice has the largest log-likelihood per unit of length, else 0. Without `length`, the
+// unit is the whole choice.
 std::vector<double> hits(const Task& task, std::span<const std::vector<Likelihood>> likelihoods,
                          const std::vector<double> TaskItem::*length) {
   std::vector<double> hits;
@@ -53,22 +54,36 @@ std::string journal_key(const Engine& engine, const Task& task, const Tokenizer&
   return sha256_of_text(to_text(key)).substr(0, 24);
 }
 
-// One task on its way: tokens of its items and, tier by tier, what is known of them.
+EncodedRequest encode_prompt(const TaskDescription& task, const std::string& text, const Tokenizer& tokenizer,
+                             TokenId eos, std::size_t most_tokens) {
+  EncodedRequest request{.context = tokenizer.encode(text, {.parse_special_tokens = false}), .continuation = {}};
+  auto most = static_cast<std::size_t>(task.max_inputs);
+  if (most_tokens > 0) most = std::min(most, most_tokens);
+  auto& tokens = request.context;
+  if (tokens.size() > most) tokens.erase(tokens.begin(), tokens.end() - static_cast<std::ptrdiff_t>(most));
+  if (tokens.empty()) tokens.push_back(eos);
+  return request;
+}
+
+std::string place_of(const Task& task, std::size_t item) {
+  return fmt::format("{}: item {}", task.description.task, item + 1);
+}
+
+// One task under measurement: its items as tokens and the results so far, by tier.
 class RunningTask {
  public:
-  RunningTask(Engine& engine, const Task& task, const Tokenizer& tokenizer, const TasksOptions& options)
-      : engine_(engine), task_(task), tokenizer_(tokenizer), options_(options), known_(options.tiers.size()) {
-    const auto eos = static_cast<TokenId>(engine.config().eos_token_id);
-    for (std::size_t i = 0; i < task.items.size(); ++i) {
-      auto& item = items_.emplace_back();
-      const auto place = fmt::format("{}: item {}", task.description.task, i + 1);
-      for (const auto& request : task.items[i].requests) {
-        if (task.description.is_generation())
-          item.push_back(encode_prompt(request.context, tokenizer, eos));
-        else
-          item.push_back(encode_request(request, tokenizer, eos, options.most_tokens, place));
-        engine.model().check_tokens(item.back().context, place);
-        engine.model().check_tokens(item.back().continuation, place);
+  RunningTask(Engine& engine, const Task& task, std::span<const EncodedItem> items, const Tokenizer& tokenizer,
+              const TasksOptions& options)
+      : engine_(engine),
+        task_(task),
+        tokenizer_(tokenizer),
+        options_(options),
+        items_(items),
+        known_(options.tiers.size()) {
+    for (std::size_t i = 0; i < items_.size(); ++i) {
+      for (const auto& request : items_[i]) {
+        engine.model().check_tokens(request.context, place_of(task, i));
+        engine.model().check_tokens(request.continuation, place_of(task, i));
       }
     }
     for (std::size_t t = 0; t < options.tiers.size(); ++t) {
@@ -110,7 +125,7 @@ class RunningTask {
   std::size_t resumed() const { return resumed_; }
 
  private:
-  // Measures what is not known yet of items [first, end); returns the tokens that took.
+  // Measures the unknown ones of items [first, end). Returns the tokens of that pass.
   double run(std::size_t t, std::size_t first, std::size_t end) {
     std::vector<std::size_t> indices;
     std::vector<EncodedItem> wanted;
@@ -143,17 +158,7 @@ class RunningTask {
     return static_cast<double>(tokens);
   }
 
-  EncodedRequest encode_prompt(const std::string& text, const Tokenizer& tokenizer, TokenId eos) const {
-    EncodedRequest request{.context = tokenizer.encode(text, {.parse_special_tokens = false}), .continuation = {}};
-    auto most = static_cast<std::size_t>(task_.description.max_inputs);
-    if (options_.most_tokens > 0) most = std::min(most, options_.most_tokens);
-    auto& tokens = request.context;
-    if (tokens.size() > most) tokens.erase(tokens.begin(), tokens.end() - static_cast<std::ptrdiff_t>(most));
-    if (tokens.empty()) tokens.push_back(eos);
-    return request;
-  }
-
-  // Answers of items; a journal keeps a hit as a continuation that is the most likely one.
+  // Generated answers of items. The journal keeps a hit as a greedy continuation.
   std::vector<std::vector<Likelihood>> answer(std::size_t t, const std::vector<std::size_t>& indices,
                                               std::vector<Json>& details) {
     std::vector<std::vector<TokenId>> prompts;
@@ -172,9 +177,9 @@ class RunningTask {
   const Task& task_;
   const Tokenizer& tokenizer_;
   const TasksOptions& options_;
-  std::vector<EncodedItem> items_;
+  std::span<const EncodedItem> items_;
   std::vector<std::string> keys_;
-  std::vector<std::vector<std::vector<Likelihood>>> known_;  // by tier and item; empty: not yet
+  std::vector<std::vector<std::vector<Likelihood>>> known_;  // by tier and item; empty: not measured yet
   std::size_t resumed_ = 0;
 };
 
@@ -218,16 +223,34 @@ std::string fingerprint_of(std::span<const Task> tasks) {
   return sha256_of_text(all);
 }
 
-TasksReport measure_tasks(Engine& engine, std::span<const Task> tasks, const Tokenizer& tokenizer,
-                          const TasksOptions& options) {
+EncodedTasks encode_tasks(std::span<const Task> tasks, const Tokenizer& tokenizer, TokenId eos,
+                          std::size_t most_tokens) {
+  EncodedTasks encoded{.tokenizer_hash = tokenizer.hash(), .eos = eos};
+  for (const auto& task : tasks) {
+    auto& items = encoded.items.emplace_back(task.items.size());
+    for (std::size_t i = 0; i < items.size(); ++i) {
+      for (const auto& request : task.items[i].requests) {
+        if (task.description.is_generation())
+          items[i].push_back(encode_prompt(task.description, request.context, tokenizer, eos, most_tokens));
+        else
+          items[i].push_back(encode_request(request, tokenizer, eos, most_tokens, place_of(task, i)));
+      }
+    }
+  }
+  return encoded;
+}
+
+TasksReport measure_tasks(Engine& engine, std::span<const Task> tasks, const EncodedTasks& encoded,
+                          const Tokenizer& tokenizer, const TasksOptions& options) {
   TasksReport report{.tiers = options.tiers,
                      .means = std::vector<double>(options.tiers.size(), 0),
                      .tokenizer_hash = tokenizer.hash()};
   for (const auto& tier : options.tiers)
     report.parameters.push_back(cost_of(engine.config(), tier.capacity).parameters);
-  for (const auto& task : tasks) {
+  for (std::size_t n = 0; n < tasks.size(); ++n) {
+    const auto& task = tasks[n];
     const auto begin = std::chrono::steady_clock::now();
-    RunningTask running(engine, task, tokenizer, options);
+    RunningTask running(engine, task, encoded.items[n], tokenizer, options);
     Progress progress(task.description.task, running.tokens(), "tok");
     double done = 0;
     running.run([&](double tokens, const std::string& tier) { progress.update(done += tokens, tier); });

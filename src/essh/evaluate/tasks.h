@@ -26,15 +26,15 @@ struct MetricValue {
 };
 
 struct TaskTierResult {
-  std::vector<MetricValue> metrics;  // as the task lists them
+  std::vector<MetricValue> metrics;  // in the order of the task
   double main = 0;
 };
 
 struct TaskResult {
   std::string task, file, main_metric, fingerprint;
   std::size_t items = 0;
-  std::size_t resumed = 0;  // item and tier pairs found in the journal
-  double seconds = 0;
+  std::size_t resumed = 0;                 // item and tier pairs found in the journal
+  double seconds = 0;                      // without tokenisation
   std::vector<TaskTierResult> tiers = {};  // in the order of the options
 };
 
@@ -42,21 +42,33 @@ struct TasksReport {
   std::vector<Tier> tiers;
   std::vector<Index> parameters = {};
   std::vector<TaskResult> tasks = {};
-  std::vector<double> means;  // of the main metrics, unweighted, tier by tier
+  std::vector<double> means;  // by tier: unweighted mean of the main metrics
   std::string tokenizer_hash = {};
 };
 
 inline constexpr const char* kTasksProtocol = "lm-evaluation-harness 0.4.13, zero-shot";
 
-// Every tier on every task, in one pass over the items. `tokenizer` is the model's.
-TasksReport measure_tasks(Engine& engine, std::span<const Task> tasks, const Tokenizer& tokenizer,
-                          const TasksOptions& options);
+// The items of some tasks as tokens. Models with this tokenizer and end-of-text token share them.
+struct EncodedTasks {
+  std::string tokenizer_hash = {};
+  TokenId eos = 0;
+  std::vector<std::vector<EncodedItem>> items = {};  // by task
+};
 
-// Metrics of a task from the likelihoods of its items; the error of a perplexity is left to perplexity_errors().
+// `most_tokens` as in TasksOptions.
+EncodedTasks encode_tasks(std::span<const Task> tasks, const Tokenizer& tokenizer, TokenId eos,
+                          std::size_t most_tokens);
+
+// Measures every tier on every task, in one pass over the items. `tokenizer` is the model's, and `encoded` was made
+// with it and the model's end-of-text token.
+TasksReport measure_tasks(Engine& engine, std::span<const Task> tasks, const EncodedTasks& encoded,
+                          const Tokenizer& tokenizer, const TasksOptions& options);
+
+// Metrics of a task from the likelihoods of its items. The error of a perplexity is NaN: see perplexity_errors().
 std::vector<MetricValue> metrics_of(const Task& task, std::span<const std::vector<Likelihood>> likelihoods);
 
 Json to_json(const TasksReport& report, const std::string& model, const ResultProvenance& provenance);
-// A line for each tier and a column for each metric, as text.
+// Text table: a row per metric of each task, a column per tier.
 std::string to_table(const TasksReport& report);
 
 // SHA-256 over the fingerprints of all tasks.
