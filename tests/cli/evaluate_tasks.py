@@ -165,19 +165,70 @@ class EvaluateTasks(unittest.TestCase):
         articles = [{"article": "the river", "questions": ["The tree is  _  .", "why?", "what sings?"], "answers": ["B", "A", answer],
                      "options": [["old", "green", "a", "b"], ["because", "x", "y", "z"], ["house", "stone", "water", "tree"]]}
                     for answer in "CA"]
-        place = self.folder / "RACE" / "test" / "high"
+        folders = [self.folder / "race_files", self.folder / "race_lines"]
+        place = folders[0] / "RACE" / "test" / "high"
         place.mkdir(parents=True)
+        folders[1].mkdir()
         for i, article in enumerate(articles):
             (place / f"{i}.txt").write_text(json.dumps(article))
+        (folders[1] / "race_high_test.jsonl").write_text("\n".join(map(json.dumps, articles)))
         text = "Article: the river\n\nThe tree is green\nQuestion: why?\nAnswer: because\nwhat sings?"
-        journal = self.folder / "race.jsonl"
-        essh_json("evaluate", "tasks", self.model, "--task", "race", "--data", self.folder, "--tiers", "T1", "--json", "--journal", journal)
         model = Model(self.folder, self.model, "T1")
         expected = [model.request(text, " " + option)[0] for option in articles[0]["options"][2]]
-        scores = [json.loads(line) for line in journal.read_text().splitlines()]
-        self.assertEqual([s["gold"] for s in scores], [2, 0])
-        for score in scores:
-            numpy.testing.assert_allclose(score["log_likelihood"], expected, rtol=1e-5)
+        for folder in folders:
+            journal = folder / "scores"
+            essh_json("evaluate", "tasks", self.model, "--task", "race", "--data", folder, "--tiers", "T1", "--json", "--journal", journal)
+            scores = [json.loads(line) for line in journal.read_text().splitlines()]
+            self.assertEqual([s["gold"] for s in scores], [2, 0])
+            for score in scores:
+                numpy.testing.assert_allclose(score["log_likelihood"], expected, rtol=1e-5)
+
+    def sciq(self, place):
+        """Scores of SciQ from a folder, in the order of its own choices."""
+        journal = self.folder / f"sciq-{place.name}.jsonl"
+        report = essh_json("evaluate", "tasks", self.model, "--task", "sciq", "--data", place, "--tiers", "T1", "--json", "--journal", journal)
+        return report["tasks"][0], [json.loads(line) for line in journal.read_text().splitlines()]
+
+    def test_sciq_as_published_and_as_json_lines(self):
+        questions = [{"question": "What sings?", "distractor3": "stone", "distractor1": "a house", "distractor2": "water",
+                      "correct_answer": "the tree", "support": support} for support in ("  the old river walks", "")]
+        places = [self.folder / name for name in ("list", "lines", "published")]
+        for place in places:
+            (place / "SciQ").mkdir(parents=True)
+        (places[0] / "sciq_test.json").write_text(json.dumps(questions, indent=4))
+        (places[1] / "sciq_test.jsonl").write_text("\n".join(map(json.dumps, questions)))
+        (places[2] / "SciQ" / "test.json").write_text(json.dumps(questions))
+        model = Model(self.folder, self.model, "T1")
+        texts = ("the old river walks\nQuestion: What sings?\nAnswer:", "\nQuestion: What sings?\nAnswer:")
+        expected = [[model.request(text, " " + choice)[0] for choice in ("a house", "water", "stone", "the tree")] for text in texts]
+        for place in places:
+            task, scores = self.sciq(place)
+            self.assertEqual([s["gold"] for s in scores], [3, 3])
+            numpy.testing.assert_allclose([s["log_likelihood"] for s in scores], expected, rtol=1e-5)
+            self.check(task["results"][0], "acc", [float(numpy.argmax(row) == 3) for row in expected])
+
+    def test_parquet_files_have_a_remedy(self):
+        place = self.folder / "hub"
+        place.mkdir()
+        rows = [{"question": "What sings?", "distractor1": "a", "distractor2": "b", "distractor3": "stone", "correct_answer": "tree",
+                 "support": ""}] * 2
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), place / "test-00000-of-00001.parquet")
+        words = ("evaluate", "tasks", self.model, "--task", "sciq", "--data", place, "--tiers", "T1")
+        refused = essh(*words)
+        self.assertEqual(refused.returncode, EXIT_USAGE, refused.stderr)
+        source, goal = place / "test-00000-of-00001.parquet", place / "sciq_test.jsonl"
+        self.assertIn(f'pandas.read_parquet("{source}").to_json("{goal}", orient="records", lines=True)', refused.stderr.decode())
+        # What the remedy writes is read.
+        goal.write_text("".join(json.dumps(row) + "\n" for row in pyarrow.parquet.read_table(source).to_pylist()))
+        self.assertEqual(essh_json(*words, "--json")["tasks"][0]["items"], 2)
+        goal.unlink()
+        source.rename(place / "sciq.parquet")
+        result = essh(*words, "--json")
+        if result.returncode == 0:  # a build with Arrow
+            self.assertEqual(json.loads(result.stdout)["tasks"][0]["items"], 2)
+            return
+        self.assertEqual(result.returncode, EXIT_UNSUPPORTED, result.stderr)
+        self.assertIn(f'pandas.read_parquet("{place / "sciq.parquet"}").to_json("{place / "sciq.jsonl"}"', result.stderr.decode())
 
     def test_a_stopped_run_goes_on(self):
         whole = self.measure("generated", "last_word")

@@ -111,8 +111,12 @@ std::vector<Json> read_parquet_records(const std::filesystem::path& path) {
 }
 #else
 std::vector<Json> read_parquet_records(const std::filesystem::path& path) {
-  fail(ErrorKind::Unsupported, "{}: this build cannot read Parquet; build it where Apache Arrow is found",
-       path.string());
+  auto lines = path;
+  lines.replace_extension(".jsonl");
+  fail(ErrorKind::Unsupported,
+       "{0}: this build cannot read Parquet; build it where Apache Arrow is found, or convert the file to JSON lines: "
+       "python3 -c 'import pandas; pandas.read_parquet(\"{0}\").to_json(\"{1}\", orient=\"records\", lines=True)'",
+       path.string(), lines.string());
 }
 #endif
 

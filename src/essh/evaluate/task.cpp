@@ -20,7 +20,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::uint64_t kTaskBytes = 1u << 20;
-constexpr const char* kOpenBook = "open_book";  // a suite of generation, which `all` leaves out
+constexpr const char* kOpenBook = "open_book";  // the generation suite; not part of `all`
 
 bool is_file(const std::string& name) {
   return name.ends_with(".yaml") || name.ends_with(".yml");
@@ -30,7 +30,7 @@ std::string text_of_task(const std::string& name_or_path) {
   return is_file(name_or_path) ? read_text(name_or_path, kTaskBytes) : task_yaml(name_or_path);
 }
 
-// The description with each of its sources: a source replaces keys of the task.
+// One description per source: a source replaces keys of the task.
 std::vector<TaskDescription> descriptions(const std::string& name_or_path) {
   auto object = parse_yaml(text_of_task(name_or_path), name_or_path);
   if (!object.is_object()) fail(ErrorKind::BadFile, "{}: expected keys and values", name_or_path);
@@ -81,7 +81,7 @@ const std::string& string_of(const Json& value, const std::string& place) {
   return value.text();
 }
 
-// RACE asks several questions about an article: all but the last stand answered in the text.
+// RACE asks several questions about an article. All but the last are part of the text, with their answers.
 Json race_record(const Json& record, const std::string& place) {
   for (const char* key : {"article", "questions", "options", "answers"}) {
     if (!record.contains(key)) fail(ErrorKind::BadFile, "{}: no field \"{}\"", place, key);
@@ -110,7 +110,7 @@ Json race_record(const Json& record, const std::string& place) {
   return {{"text", text}, {"options", options[last]}, {"answer", answers[last]}};
 }
 
-// SQuAD's file is one object: articles of paragraphs of questions.
+// SQuAD's file is one object: articles have paragraphs, paragraphs have questions.
 std::vector<Json> squad_records(const std::vector<Json>& files, const std::string& place) {
   std::vector<Json> records;
   const auto list = [&](const Json& object, const char* key) -> const Json& {
@@ -182,6 +182,25 @@ TaskItem make_item(const TaskDescription& t, const Json& record, const std::stri
   }
   item.gold = gold_of(t, record, choices.size(), place);
   return item;
+}
+
+// Published sets are often Parquet files with names of their own, such as test-00000-of-00001.parquet.
+std::string parquet_remedy(const std::vector<fs::path>& places, const std::vector<std::string>& wanted) {
+  const auto lines = std::ranges::find_if(wanted, [](const auto& name) { return name.ends_with(".jsonl"); });
+  if (lines == wanted.end()) return "";
+  for (const auto& place : places) {
+    if (!fs::is_directory(place)) continue;
+    std::vector<fs::path> found;
+    for (const auto& entry : fs::directory_iterator(place)) {
+      if (entry.path().extension() == ".parquet") found.push_back(entry.path());
+    }
+    if (found.empty()) continue;
+    return fmt::format(
+        ", or convert a Parquet file of that folder to JSON lines: python3 -c 'import pandas; "
+        "pandas.read_parquet(\"{}\").to_json(\"{}\", orient=\"records\", lines=True)'",
+        std::ranges::min(found).string(), (place / *lines).string());
+  }
+  return "";
 }
 
 std::string fingerprint_of(const Task& task) {
@@ -263,8 +282,9 @@ Task load_task(const std::string& name_or_path, const std::vector<fs::path>& fol
     }
   }
   if (task.file.empty()) {
-    fail(ErrorKind::Usage, "{}: none of its files ({}) is in {}; name the folder with --data", name_or_path,
-         fmt::join(wanted, ", "), places.front().empty() ? "this folder" : places.front().string());
+    fail(ErrorKind::Usage, "{}: none of its files ({}) is in {}; name the folder with --data{}", name_or_path,
+         fmt::join(wanted, ", "), places.front().empty() ? "this folder" : places.front().string(),
+         parquet_remedy(places, wanted));
   }
   const auto& t = task.description;
   auto records = read_records(task.file, {.format = t.format, .fields = t.fields});
