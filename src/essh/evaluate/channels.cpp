@@ -27,7 +27,7 @@ std::vector<Index> spectral_layers(const ModelConfig& config) {
   return layers;
 }
 
-// Perplexity of the windows with one channel of every spectral layer zeroed: the columns of its values in out_proj.
+// Perplexity with one channel zeroed in every spectral layer, by the columns of its values in out_proj.
 double perplexity_without(const LoadedModel& model, Index channel, const EvaluationText& text,
                           const PerplexityOptions& options, Stream& stream) {
   LoadedModel cut{model.config, model.parameters};
@@ -54,7 +54,7 @@ struct Activations {
 
 void add(Stream& stream, Matrix<const float> values, std::vector<double>& sums, double (*map)(double)) {
   sums.resize(static_cast<std::size_t>(values.cols));
-  // The last row may end before its stride.
+  // The last row may be shorter than the stride.
   std::vector<float> all(static_cast<std::size_t>((values.rows - 1) * values.stride + values.cols));
   stream.copy(all.data(), values.data, all.size() * sizeof(float));
   for (Index r = 0; r < values.rows; ++r) {
@@ -99,7 +99,7 @@ Activations observe(const LoadedModel& loaded, const EvaluationText& text, Index
   return found;
 }
 
-// Ranks from 1, equal values sharing their mean.
+// Ranks from 1; equal values share their mean rank.
 std::vector<double> ranks_of(const std::vector<double>& values) {
   std::vector<std::size_t> order(values.size());
   std::iota(order.begin(), order.end(), std::size_t{0});

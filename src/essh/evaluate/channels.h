@@ -12,13 +12,13 @@
 
 namespace essh {
 
-// What the channels of a trained model do, at full capacity.
+// Importance of the spectral channels of a trained model, at full capacity.
 struct ChannelOptions {
   Index context = 2048;
-  Index windows = 32;     // of context + 1 tokens that share none, fewer where the text ends
+  Index windows = 32;     // disjoint, of context + 1 tokens; fewer if the text ends
   Index batch = 4;        // windows in one pass
-  Index first = 8;        // channels whose share is told
-  bool knock_out = true;  // one pass over the text for every channel
+  Index first = 8;        // channels in the reported share
+  bool knock_out = true;  // takes one pass over the text per channel
 };
 
 // One mode of one layer: gamma = softplus(decay), rho = exp(-gamma).
@@ -32,20 +32,20 @@ struct ChannelReport {
   ChannelOptions options;
   Index windows = 0;
   double perplexity = 0;               // with all channels
-  std::vector<double> knock_out = {};  // by channel: increase of the perplexity when it is zeroed in every layer
+  std::vector<double> knock_out = {};  // by channel: increase of the perplexity with the channel zeroed in every layer
   std::vector<double> energy = {};     // by channel: mean of z^2 over tokens, values and layers
   std::vector<std::vector<double>> layer_energy = {};  // spectral layers x channels
   std::vector<Index> layers = {};                      // the spectral ones
   std::vector<ModeHorizon> modes = {};
 };
 
-// `hash` is the model's model_hash, for the journal.
+// `hash` is the model_hash of the model, a part of the journal's keys.
 ChannelReport measure_channels(const LoadedModel& model, const std::string& hash, const EvaluationText& text,
                                const ChannelOptions& options, Stream& stream, ResultJournal& journal);
 
-// -Spearman(index, importance), equal values sharing their mean rank: 1 where importance falls with the index.
+// -Spearman(index, importance); equal values share their mean rank. 1: importance falls with the index.
 double negative_spearman(const std::vector<double>& importance);
-// Share of the first `count` in the sum, negative values counting as zero.
+// Share of the first `count` values in the sum. Negative values count as zero.
 double first_share(const std::vector<double>& importance, Index count);
 
 Json to_json(const ChannelReport& report, const std::string& model, const ResultProvenance& provenance);

@@ -72,7 +72,7 @@ void read_fasta(const fs::path& file, std::vector<Row>& rows) {
   }
 }
 
-// Draws the test share of each class, where no row says its split.
+// Draws the test share of each class if no row names its split.
 void split_rows(std::vector<Row>& rows, double test_share, const std::string& name) {
   const auto unknown = std::ranges::count_if(rows, [](const Row& row) { return row.split == Split::Unknown; });
   if (unknown == 0) return;
@@ -107,7 +107,7 @@ std::vector<const Example*> slice_of(const std::vector<const Example*>& examples
 }
 
 double accuracy_of(Classifier& classifier, std::vector<const Example*> examples, std::size_t classes, Index batch) {
-  // Neighbours of similar length waste little padding.
+  // Sorted by length: little padding.
   std::ranges::stable_sort(examples, {}, [](const Example* e) { return e->tokens.size(); });
   Index right = 0;
   for (std::size_t first = 0; first < examples.size(); first += static_cast<std::size_t>(batch)) {

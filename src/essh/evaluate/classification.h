@@ -15,30 +15,30 @@ struct Example {
   std::int32_t label = 0;
 };
 
-// Sequences with classes, split for training and testing.
+// Labelled sequences, split into training and test.
 struct ClassificationSet {
   std::string name;
   std::vector<std::string> classes = {};  // sorted by name; a label is an index
   std::vector<Example> train = {}, test = {};
   std::string fingerprint = {};  // SHA-256 of the examples
 
-  // Accuracy on the test split of always naming its most frequent class.
+  // Test accuracy of always answering the most frequent class.
   double majority() const;
 };
 
 struct SetOptions {
-  std::string set = {};     // takes the rows whose column `set` has this value; empty: all
-  Index max_length = 1024;  // longer sequences lose their end
-  double test_share = 0.2;  // of each class, drawn with seed 0, where the files do not say
+  std::string set = {};     // only rows with this value in column `set`; empty: all
+  Index max_length = 1024;  // longer sequences are cut at the right
+  double test_share = 0.2;  // of each class, drawn with seed 0, for files without a column `split`
 };
 
-// Files are TSV or CSV with the columns class (or label), seq (or sequence) and maybe split (train, test) and set; or
-// FASTA files, one for each class, which has the name of its file.
+// Files are TSV or CSV with the columns class (or label), seq (or sequence) and optionally split (train, test) and set;
+// or FASTA, one file per class, whose name is the class.
 ClassificationSet read_classification_set(const std::vector<std::filesystem::path>& files, const Tokenizer& tokenizer,
                                           const SetOptions& options);
 
-// The Genomic Benchmarks protocol: a share of the training split is set aside for validation, the model learns for some
-// epochs, and the test accuracy counts at the epoch with the highest validation accuracy (the first of equal ones).
+// The Genomic Benchmarks protocol: a share of the training split is held out for validation, and the result is the test
+// accuracy after the epoch with the highest validation accuracy (of equal ones, the first).
 struct FineTuneOptions {
   Index epochs = 10;
   Index batch = 32;
@@ -54,7 +54,7 @@ struct FineTuned {
   std::vector<double> validation_by_epoch = {};
 };
 
-// `weights` of a model of this config; after_epoch(epoch) is called with the epochs done.
+// `weights` belong to a model of this config. after_epoch(n) is called after epoch n, counted from 1.
 FineTuned fine_tune(const ModelConfig& config, const Parameters<float>& weights, const ClassificationSet& set,
                     const FineTuneOptions& options, Stream& stream, const std::function<void(Index)>& after_epoch);
 

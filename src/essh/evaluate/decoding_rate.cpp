@@ -19,7 +19,7 @@ double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-// Fixed parts are read and written, of caches the rows that are seen are read.
+// Recurrent state is read and written; of a cache, the visible rows are read.
 double state_traffic(const ModelConfig& config, Format rows, Index depth) {
   double bytes = 0;
   for (const auto& part : model_state(config, rows)) {
@@ -59,7 +59,7 @@ DecodingRates measure_decoding(const StoredModel& model, const Tier& tier, Strea
   };
   std::vector<std::int32_t> prompt(static_cast<std::size_t>(bench.depth)), first;
   std::ranges::generate(prompt, random_token);
-  // All sequences begin as copies of one: speed does not depend on what they hold.
+  // All sequences are copies of one: speed does not depend on their tokens.
   std::vector<Slot> slots = {engine.open(alone)};
   const Chunk chunk{.slot = slots[0], .tokens = prompt, .wanted = Wanted::Nothing};
   engine.run({&chunk, 1});

@@ -5,8 +5,8 @@
 
 namespace essh {
 
-// Decoding as the paper measures it: `batch` sequences of `depth` tokens each, then single tokens, each the most likely
-// one of the step before, which stays on the device.
+// Decoding as the paper measures it: `batch` sequences of `depth` tokens, then one token each per step. Every token is
+// the argmax of the previous step and stays on the device.
 struct DecodingBench {
   Index batch = 1;
   Index depth = 2048;
@@ -15,10 +15,10 @@ struct DecodingBench {
 };
 
 struct DecodingRates {
-  std::vector<double> step_ms;  // of each repetition, the mean of its steps
+  std::vector<double> step_ms;  // by repetition: mean over its steps
   std::size_t weight_bytes = 0;
   std::size_t state_bytes = 0;  // of one sequence
-  // Bytes that a step has to move: weights and what it reads and writes of every sequence's state.
+  // Bytes that a step moves: the weights, and the reads and writes of every sequence's state.
   double moved_bytes = 0;
 
   double median_ms() const;
@@ -28,11 +28,11 @@ struct DecodingRates {
 DecodingRates measure_decoding(const StoredModel& model, const Tier& tier, Stream& stream, EngineOptions engine,
                                const DecodingBench& bench);
 
-// The same for sequences of several tiers in turn, of one loaded parent, which share a pass where that pays.
+// The same with sequences of several tiers of one parent, round-robin; tiers share a pass if that is faster.
 DecodingRates measure_mixed_decoding(const StoredModel& model, const std::vector<Tier>& tiers, Stream& stream,
                                      EngineOptions engine, const DecodingBench& bench);
 
-// Bytes per second that the device reads from a large array; best of a few passes. 0 on the CPU.
+// Read bandwidth of the device in bytes per second, over a large array; best of a few passes. 0 on the CPU.
 double measure_read_rate(Stream& stream);
 
 }  // namespace essh

@@ -14,7 +14,7 @@
 namespace essh {
 namespace {
 
-// Tokens as bases 0 to 3 or MarkovChain::kOther.
+// Maps tokens to bases 0 to 3, others to MarkovChain::kOther.
 class Bases {
  public:
   explicit Bases(const Tokenizer& tokenizer)

@@ -10,11 +10,11 @@
 namespace essh {
 
 // The paper's held-out loss: disjoint windows of context + 1 tokens from the start of the validation split, each from
-// nothing; bits of the targets that are A, C, G or T.
+// an empty state. Only targets A, C, G and T count.
 struct DnaOptions {
   std::vector<Tier> tiers = {};
   Index context = 1024;
-  Index windows = 4000;  // fewer where the split ends
+  Index windows = 4000;  // fewer if the split ends
   Index batch = 16;      // windows in one pass
   int order = 5;         // of the Markov chain
 };
@@ -28,9 +28,9 @@ struct TierBits {
 struct DnaReport {
   Index context = 0, windows = 0;
   Index bases = 0;           // predicted
-  Index training_bases = 0;  // that the Markov chains counted
+  Index training_bases = 0;  // counted by the Markov chains
   std::vector<TierBits> tiers = {};
-  // Bits per base of Markov chains of order 0, 1, ... counted over the training split, on the same windows.
+  // By order from 0: bits per base, on the same windows, of Markov chains counted over the training split.
   std::vector<double> markov = {};
 };
 

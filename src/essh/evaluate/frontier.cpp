@@ -292,7 +292,7 @@ plot::Figure draw(const Frontier& frontier) {
   plot::Panel right{.title = quality ? "Quality against time" : "Memory against size",
                     .x = quality ? time : parameters,
                     .y = quality ? perplexity : plot::Axis{.title = "resident memory (MB)"}};
-  // A family is a line of tiers; exports of one capacity each are the points of one line.
+  // A family is one line through its tiers; exports of single capacities are one line together.
   const auto same_model = [](const FrontierPoint& a, const FrontierPoint& b) { return a.model == b.model; };
   const bool families =
       frontier.several_models() && std::ranges::adjacent_find(frontier.points, same_model) != frontier.points.end();

@@ -14,7 +14,7 @@
 
 namespace essh {
 
-// One capacity that could be deployed: what it costs and how good it is.
+// Cost and quality of one capacity that could be deployed.
 struct FrontierPoint {
   std::string model;
   std::string tier;
@@ -26,13 +26,13 @@ struct FrontierPoint {
   Index state_bytes = 0;
   Index kv_bytes = 0;
   double nll = 0;
-  std::optional<double> nll_difference = {};  // nll minus that of the family's full capacity, when that is a point too
+  std::optional<double> nll_difference = {};  // nll - nll of the family's full capacity, if that is a point
   double perplexity = 0;                      // 0: not measured
   double bits_per_byte = 0;                   // 0: not known
   TierLatency latency = {};
   std::string dominated_by = {};
   std::string model_hash = {};
-  std::string family_hash = {};                // of the family that an export was cut from; a family's own
+  std::string family_hash = {};                // hash of the family; of an export, its parent's
   std::map<std::string, double> quality = {};  // further figures by the name of their column
 };
 
@@ -71,13 +71,13 @@ struct Frontier {
   Index depth = 0;        // tokens before a timed decoding step
   int threads = 0;
   std::string processor = {};
-  ResultProvenance provenance = {};  // with a model's hash where there is one model; points have their own
+  ResultProvenance provenance = {};  // its model_hash is empty for several models; points have their own
   std::vector<FrontierPoint> points = {};
 
   bool several_models() const;
   // Names of the further figures of all points, sorted.
   std::vector<std::string> quality_columns() const;
-  // "T4", or "exports/T4" by its folder's name where there are several models.
+  // "T4", or for several models with the folder: "exports/T4".
   std::string label(const FrontierPoint& point) const;
 };
 
@@ -92,28 +92,28 @@ void fields(Visitor& visit, Frontier& f) {
   visit("provenance", f.provenance, Field{.help = "what it was measured with"});
 }
 
-// The costs of some tiers of one model, measured here.
+// Measures the costs of some tiers of one model.
 std::vector<FrontierPoint> measure_costs(const StoredModel& stored, const std::string& model, const Family& family,
                                          const std::vector<Tier>& tiers, Stream& stream, EngineOptions engine,
                                          const LatencyOptions& options);
-// Adds the quality of points that measure_costs() gave for the same tiers.
+// Adds quality to the points of measure_costs() for the same tiers.
 void add_quality(std::span<FrontierPoint> points, const PerplexityReport& report);
-// Gives the figures to the points of the same model and tier; returns how many found one.
+// Adds each figure to the points of its model and tier. Returns how many figures found a point.
 std::size_t add_quality(Frontier& frontier, const std::vector<QualityFigure>& figures);
-// Compares the points of each family, in whichever folders they lie, with the one of its full capacity.
+// Sets nll_difference against the full capacity of the same family, in any folder.
 void compare_with_full(Frontier& frontier);
-// A point is dominated by one that has no higher perplexity, no more parameters and no longer decoding time, and one of
-// them less. Points of unknown quality are left out.
+// A point is dominated if another is not worse in perplexity, parameters and decoding time, and better in one of them.
+// Points without perplexity do not take part.
 void mark_dominated(Frontier& frontier);
 
 std::string to_table(const Frontier& frontier);
 std::string to_csv(const Frontier& frontier);
-// The fields above and "points"; what was not measured is left out.
+// The fields above and "points"; values that were not measured are absent.
 Json to_json(const Frontier& frontier);
-// Reads what to_json() gave; `place` starts the message of a failure.
+// Inverse of to_json(). `place` starts error messages.
 Frontier frontier_from_json(const Json& json, const std::string& place);
-// Two panels: perplexity against parameters and against decoding time; without quality, decoding time and memory
-// against parameters. Then one for each further figure, against parameters.
+// Two panels: perplexity against parameters and against decoding time, or, without perplexity, decoding time and memory
+// against parameters. One more panel for each further figure, against parameters.
 plot::Figure draw(const Frontier& frontier);
 
 }  // namespace essh

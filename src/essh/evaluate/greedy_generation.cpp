@@ -19,7 +19,7 @@ std::string lower(std::string_view text) {
   return out;
 }
 
-// Takes the token after the last one in.
+// Appends the next token.
 void advance(Writing& w, std::span<const float> logits, const Tokenizer& tokenizer, TokenId eos,
              const GenerationOptions& options) {
   const auto best = std::ranges::max_element(logits);

@@ -14,13 +14,13 @@ struct GenerationOptions {
   std::vector<std::string> stop = {"\n"};
 };
 
-// What a tier writes after each prompt when it always takes the most likely token: up to the first stop string, the
-// model's end-of-text token or `max_tokens`. All prompts advance together, each in a slot of its own.
+// Greedy continuations of prompts: up to the first stop string, the end-of-text token or `max_tokens`. All prompts
+// advance together, one token each in a pass.
 std::vector<std::string> generate_greedily(Engine& engine, const Tier& tier,
                                            std::span<const std::vector<TokenId>> prompts, const Tokenizer& tokenizer,
                                            const GenerationOptions& options);
 
-// Whether one of the answers occurs in the text, the case of ASCII letters aside.
+// Whether one of the answers occurs in the text; the case of ASCII letters is ignored.
 bool contains_answer(std::string_view text, std::span<const std::string> answers);
 
 }  // namespace essh

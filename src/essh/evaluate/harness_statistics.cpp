@@ -13,7 +13,7 @@ constexpr int kChunk = 1000;  // resamples of one seed
 
 double deviation_of(std::span<const double> values) {
   const double mean = mean_of(values);
-  // Squares in memory first: a fused multiply-add would round otherwise than Python.
+  // Squares are stored first: a fused multiply-add rounds differently from Python.
   std::vector<double> squares;
   for (const double value : values) squares.push_back((value - mean) * (value - mean));
   double sum = 0;

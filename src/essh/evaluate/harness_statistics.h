@@ -5,14 +5,16 @@
 
 namespace essh {
 
-// The statistics of lm-evaluation-harness 0.4, operation by operation: sums run from the first value to the last.
+// The statistics of lm-evaluation-harness 0.4 in the same order of operations: sums go from the first value to the
+// last.
 double mean_of(std::span<const double> values);
-// Deviation of the sample over the root of its size; NaN for less than two values.
+// Sample standard deviation / sqrt(size); NaN for fewer than two values.
 double standard_error(std::span<const double> values);
 // exp(-mean).
 double perplexity_of(std::span<const double> log_likelihoods);
-// Standard errors of several perplexities over the same items: deviation of `iterations` resamples (whole thousands are
-// drawn, each from Python's generator with its number as the seed). `threads` share the work.
+// Bootstrap standard errors of several perplexities over the same items: standard deviation over `iterations`
+// resamples, rounded down to a multiple of 1000 if larger. Thousand n is drawn from Python's generator with seed n.
+// `threads` share the work.
 std::vector<double> perplexity_errors(std::span<const std::vector<double>> log_likelihoods, int iterations,
                                       int threads);
 

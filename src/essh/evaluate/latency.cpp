@@ -26,7 +26,7 @@ double quantile(std::vector<double>& samples, double share) {
   return samples[static_cast<std::size_t>(share * static_cast<double>(samples.size() - 1) + 0.5)];
 }
 
-// Resident bytes of this process, without memory that was freed but not given back; 0 when unknown.
+// Resident bytes of this process without freed memory that the allocator holds; 0: unknown.
 std::uint64_t resident_memory() {
 #ifdef __GLIBC__
   ::malloc_trim(0);
@@ -44,7 +44,7 @@ std::vector<std::int32_t> random_prompt(Index tokens, Index vocabulary) {
   return prompt;
 }
 
-// Everything timed so far of one tier.
+// Times of one tier so far.
 struct Times {
   std::vector<std::vector<double>> steps;  // ms, by round
   double prefill_rate = 0;
@@ -63,7 +63,7 @@ void run_round(const StoredModel& model, const Tier& tier, int round, Stream& st
   session.feed(prompt);
   times.prefill_rate = std::max(times.prefill_rate, static_cast<double>(options.depth) / seconds_since(start));
 
-  // Steps are dealt out evenly, the first rounds taking one more.
+  // Steps are divided evenly; the first rounds take the remainder.
   const int steps = std::max(1, (options.steps + options.rounds - 1 - round) / options.rounds);
   auto& timed = times.steps.emplace_back();
   for (int i = -options.warmup; i < steps; ++i) {
@@ -75,7 +75,7 @@ void run_round(const StoredModel& model, const Tier& tier, int round, Stream& st
   result.weight_bytes = engine.weight_bytes(alone);
   result.session_bytes = session.state_bytes();
   const auto after = resident_memory();
-  // The least: the first round of a process also pays for what is kept for good, such as the stacks of threads.
+  // The minimum: the first round also allocates what the process keeps, such as thread stacks.
   const auto grown = after > before ? after - before : 0;
   result.resident_bytes = round == 0 ? grown : std::min(result.resident_bytes, grown);
 }

@@ -13,7 +13,7 @@ namespace {
 
 constexpr Index kPassTokens = 8192;
 
-// Losses of windows [first, first + count), row after row.
+// Losses of some windows, row by row.
 std::vector<float> losses_of(Engine& engine, const Tier& tier, const std::vector<std::vector<TokenId>>& windows,
                              Outputs& outputs) {
   std::vector<Chunk> chunks;

@@ -14,7 +14,7 @@ namespace essh {
 struct LengthOptions {
   std::vector<Tier> tiers;
   std::vector<Index> lengths = {2048, 4096, 8192, 16384};
-  Index windows = 64;  // of each length, fewer where the text ends
+  Index windows = 64;  // of each length; fewer if the text ends
   Index bins = 32;     // of the positions of a window
 };
 
@@ -32,11 +32,11 @@ struct LengthReport {
   std::vector<LengthResult> results = {};  // by tier and length
 };
 
-// Bin b of a window of `length` targets is positions [bin_begin(b), bin_begin(b + 1)); none is empty where there are at
-// least as many positions as bins.
+// Bin b of a window of `length` targets holds positions [bin_begin(b), bin_begin(b + 1)). No bin is empty if
+// bins <= length.
 Index bin_begin(Index bin, Index bins, Index length);
 
-// Window w of length n is tokens w(n + 1) to w(n + 1) + n: windows share no token, and each starts from nothing.
+// Window w of length n is tokens w(n + 1) to w(n + 1) + n. Windows are disjoint; each starts from an empty state.
 LengthReport measure_lengths(Engine& engine, const EvaluationText& text, const LengthOptions& options);
 
 Json to_json(const LengthReport& report, const std::string& model, const ResultProvenance& provenance);

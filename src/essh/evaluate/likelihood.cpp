@@ -13,7 +13,7 @@ bool shares_context(const EncodedItem& item) {
          std::ranges::all_of(item, [&](const auto& request) { return request.context == item.front().context; });
 }
 
-// Slots that are closed whatever happens.
+// Closes its slots on destruction.
 class OpenSlots {
  public:
   explicit OpenSlots(Engine& engine) : engine_(engine) {}
@@ -32,7 +32,7 @@ class OpenSlots {
   std::vector<Slot> slots_;
 };
 
-// The tokens of one request that are fed, the rows of them that count, and what these predict.
+// The inputs of one request, the rows that are scored and their targets.
 struct Feed {
   std::vector<TokenId> tokens, targets;
   std::vector<Index> rows;

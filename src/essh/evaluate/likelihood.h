@@ -9,35 +9,35 @@
 
 namespace essh {
 
-// A request as tokens: at least one of each.
+// A request as tokens. Neither part is empty; of generation, `continuation` is.
 struct EncodedRequest {
   std::vector<TokenId> context, continuation;
 
   std::size_t tokens() const { return context.size() + continuation.size() - 1; }
 };
 
-// As lm-evaluation-harness does: whitespace at the end of the context moves to the continuation; context and whole text
-// are tokenised, and the continuation is what the whole has after as many tokens as the context. An empty context is
-// `eos`. Of a sequence longer than `most_tokens` inputs the left end is cut off; 0: never.
+// Encodes as lm-evaluation-harness: whitespace at the end of the context moves to the continuation; context and whole
+// text are tokenised; the continuation is the whole without as many tokens as the context has. An empty context becomes
+// `eos`. More than `most_tokens` inputs are cut at the left; 0: no limit.
 EncodedRequest encode_request(const TaskRequest& request, const Tokenizer& tokenizer, TokenId eos,
                               std::size_t most_tokens, const std::string& place);
 
 struct Likelihood {
   double log_likelihood = 0;  // of the continuation, in nats
-  bool greedy = false;        // each of its tokens has the largest logit; only known where asked for
-  bool first_greedy = false;  // the first one has
+  bool greedy = false;        // each of its tokens has the largest logit; set only on request
+  bool first_greedy = false;  // its first token has
 };
 
 // The requests of one item.
 using EncodedItem = std::vector<EncodedRequest>;
 
-// Likelihoods of every request of some items, in one or two passes. A context that the requests of an item share is
-// read once. With `greedy`, logits come to the host and are summed in double; otherwise the engine's own losses count.
-// What an item gets does not depend on the others (on a GPU, with a deterministic engine).
+// Likelihoods of every request of some items, in one or two passes. A context shared by the requests of an item is read
+// once. With `greedy`, logits are copied to the host and summed in double; otherwise the engine's losses are used. The
+// result of an item does not depend on the other items (on a GPU: with a deterministic engine).
 std::vector<std::vector<Likelihood>> measure_likelihoods(Engine& engine, const Tier& tier,
                                                          std::span<const EncodedItem> items, bool greedy);
 
-// Tokens that a pass over an item takes, shared contexts once.
+// Input tokens of an item in a pass; a shared context counts once.
 std::size_t pass_tokens(const EncodedItem& item);
 
 }  // namespace essh

@@ -6,19 +6,19 @@
 
 namespace essh {
 
-// A Markov chain over the four bases, the baseline of DNA models: p(b | the last `order` bases) =
-// (count of b after them + 1) / (count of all + 4). Where fewer bases are known, the chain of that lower order answers.
+// A Markov chain over the four bases, the baseline of DNA models: p(b | last `order` bases) =
+// (count of b after them + 1) / (count of all + 4). With fewer known bases, the chain of that lower order is used.
 class MarkovChain {
  public:
   static constexpr int kBases = 4;
-  static constexpr std::int8_t kOther = -1;  // no base: what comes after it has no past
+  static constexpr std::int8_t kOther = -1;  // no base; the past is empty after it
 
   explicit MarkovChain(int order);
 
   int order() const { return static_cast<int>(counts_.size()) - 1; }
-  // Counts every base of a text after the bases before it, in all orders. Texts go on where the last one ended.
+  // Adds the bases of a text to the counts of all orders. A text continues the previous one.
   void learn(std::span<const std::int8_t> bases);
-  // Bits of every base, 0 for others. The text starts from nothing.
+  // Bits of every base, 0 for kOther. The text starts with an empty past.
   std::vector<double> bits(std::span<const std::int8_t> bases) const;
 
  private:

@@ -57,7 +57,7 @@ ValidationMetrics read_validation(const Json& json, const std::string& place) {
   return validation;
 }
 
-// What was written before the run went back to an earlier step does not count.
+// Drops the lines of steps that a resumed run repeated.
 template <class Record>
 void append_record(std::vector<Record>& records, Record record) {
   while (!records.empty() && records.back().step >= record.step) records.pop_back();

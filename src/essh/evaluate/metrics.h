@@ -13,7 +13,7 @@ namespace essh {
 
 inline constexpr double kNotMeasured = std::numeric_limits<double>::quiet_NaN();
 
-// One step of training, as metrics.jsonl has it. Absent and null values are NaN.
+// One training step of metrics.jsonl. Absent and null values are NaN.
 struct StepMetrics {
   std::int64_t step = 0;
   std::int64_t tokens = 0;
@@ -53,12 +53,11 @@ struct ValidationMetrics {
 struct RunMetrics {
   std::vector<StepMetrics> steps;              // rising
   std::vector<ValidationMetrics> validations;  // rising
-  bool torn = false;                           // the last line was cut off by a crash and left out
+  bool torn = false;                           // the last line was incomplete and is ignored
 };
 
-// Reads metrics.jsonl: lines of "kind" step and validation; other kinds are passed over. A run that went back to a
-// checkpoint wrote some steps twice, and the later lines count. A last line without its end that is no JSON is left
-// out; any other bad line is an error that names it.
+// Reads the lines of "kind" step and validation of metrics.jsonl; other kinds are ignored. If a resumed run repeated
+// steps, the later lines count. An incomplete last line is ignored; any other bad line is an error that names the line.
 RunMetrics read_metrics(const std::filesystem::path& path);
 
 }  // namespace essh

@@ -20,7 +20,7 @@ constexpr const char* kSentence = " The secret key is";
 
 struct KeyPair {
   std::string expected, rival;
-  std::size_t filler = 0;  // where its stretch begins
+  std::size_t filler = 0;  // offset of its filler
 };
 
 KeyPair draw_pair(const NiahOptions& options, Index pair, std::size_t filler_tokens) {
@@ -59,7 +59,7 @@ EncodedItem make_trial(const KeyPair& keys, const Tokenizer& tokenizer, std::spa
   return item;
 }
 
-// Statistics of the trials of one tier and length, pair after pair.
+// Statistics of the trials of one tier and length, ordered by pair.
 NiahResult summarise(std::span<const NiahTrial> trials, const NiahOptions& options) {
   NiahResult result{.tier = trials.front().tier, .length = trials.front().length};
   const auto depths = options.depths.size();
@@ -89,7 +89,7 @@ void check(const NiahOptions& options, std::span<const TokenId> filler) {
   }
 }
 
-// Everything that the scores depend on but tier and length.
+// Everything that the scores depend on, except tier and length.
 std::string journal_key(const Engine& engine, const Tokenizer& tokenizer, std::span<const TokenId> filler,
                         const NiahOptions& options) {
   Sha256 hash;
@@ -99,7 +99,7 @@ std::string journal_key(const Engine& engine, const Tokenizer& tokenizer, std::s
                      options.counterfactual ? "counterfactual" : "planted");
 }
 
-// Scores of the trials of a pass as a line of the journal, and back.
+// Journal line of the scores of a pass, and its inverse.
 Json scores_of(const std::vector<NiahTrial>& trials) {
   Json scores = Json::array();
   for (const auto& t : trials) scores.push_back(Json::array({t.expected_score, t.rival_score, t.first, t.full}));
@@ -153,7 +153,7 @@ NiahReport measure_niah(Engine& engine, const Tokenizer& tokenizer, std::span<co
   for (const auto length : options.lengths)
     total += static_cast<double>(length * options.pairs * depths) * static_cast<double>(options.tiers.size());
   Progress progress("niah", total, "tok");
-  // Trials of all tiers by length, so that the text of a pass is made once.
+  // Tiers are the inner loop, so that the text of a pass is made once.
   std::vector<std::vector<std::vector<NiahTrial>>> found(options.tiers.size(),
                                                          std::vector<std::vector<NiahTrial>>(options.lengths.size()));
   for (std::size_t l = 0; l < options.lengths.size(); ++l) {

@@ -13,14 +13,14 @@
 
 namespace essh {
 
-// A needle in a haystack: a sentence with a six-digit key among tokens of filler, and at the end the beginning of that
-// sentence again. Each pair of keys is tried at every depth and length.
+// Needle in a haystack: filler tokens with one sentence that has a six-digit key; the text ends with the beginning of
+// that sentence. Each pair of keys is tried at every depth and length.
 struct NiahOptions {
   std::vector<Tier> tiers;
-  std::vector<Index> lengths = {2048};  // tokens before the key that is asked for
+  std::vector<Index> lengths = {2048};  // tokens before the expected key
   std::vector<double> depths = {0.1, 0.3, 0.5, 0.7, 0.9};
   Index pairs = 256;
-  // The second key of a pair stands in the text and is expected, the first is its rival; otherwise the other way round.
+  // The text has the second key of a pair and the first is its rival; if false, the other way round.
   bool counterfactual = true;
   std::uint64_t seed = 1;
   int bootstrap = 2000;  // resamples of key pairs, each with all its depths
@@ -31,11 +31,11 @@ struct NiahTrial {
   Index length = 0;
   std::size_t depth = 0;
   Index pair = 0;
-  std::size_t filler = 0;  // where its stretch of filler begins
+  std::size_t filler = 0;  // offset of its filler
   std::string expected = {}, rival = {};
   double expected_score = 0, rival_score = 0;  // log-likelihoods of the two keys
   bool first = false;                          // the first token of the expected key has the largest logit
-  bool full = false;                           // every token has, after the right ones before it
+  bool full = false;                           // every token has, given the right tokens before it
 };
 
 // A share of trials and half the width of its 95% interval.
@@ -58,22 +58,22 @@ struct NiahReport {
   std::vector<NiahResult> results;
 };
 
-// `filler` is a stream of tokens; each pair takes a stretch of it from a place drawn at random, from the front again
-// after its end. Scores that are in the journal are taken from there, and new ones added pass by pass.
+// Each pair takes its filler from a random offset of `filler`, which is read as a ring. Scores in the journal are
+// reused; new ones are added pass by pass.
 NiahReport measure_niah(Engine& engine, const Tokenizer& tokenizer, std::span<const TokenId> filler,
                         const NiahOptions& options, ResultJournal& journal);
 
-// Half the distance of the 2.5th and the 97.5th percentile (linear between samples) of the means of `resamples`
-// resamplings of clusters with Python's random.Random(seed).choices(). `sums` are those of clusters of `size` trials.
+// Half the distance between percentiles 2.5 and 97.5 (linear between samples) of the mean over bootstrap resamples of
+// clusters, drawn as by Python's random.Random(seed).choices(). `sums` has the sum of each cluster of `size` trials.
 double bootstrap_half_width(std::span<const double> sums, double size, int resamples, std::uint32_t seed);
 
 Json to_json(const NiahReport& report, const std::string& model, const ResultProvenance& provenance);
-// One trial, a line of the dump.
+// One trial: a line of the dump.
 Json to_json(const NiahTrial& trial, const NiahReport& report);
-// For each length the share of full keys and of first tokens against the depth, a curve for each tier.
+// For each length: shares of full keys and of first tokens against depth, one curve per tier.
 plot::Figure draw(const NiahReport& report, const std::string& title);
 
-// Filler for want of another: plain sentences, over and over.
+// The default filler, to be repeated.
 std::string niah_sentences();
 
 }  // namespace essh

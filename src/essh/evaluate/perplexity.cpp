@@ -12,10 +12,10 @@
 namespace essh {
 namespace {
 
-// Tokens of one pass: full matrix products, little memory.
+// Tokens of one pass: enough for full matrix products, with little memory.
 constexpr Index kPassTokens = 4096;
 
-// Tokens from the beginning of one window to that of the next.
+// Tokens from the start of one window to the start of the next.
 Index stride_of(const PerplexityOptions& options) {
   return options.context + (options.disjoint ? 1 : 0);
 }
@@ -72,7 +72,7 @@ Index count_windows(const EvaluationText& text, const PerplexityOptions& options
   return options.windows > 0 ? std::min(options.windows, available) : available;
 }
 
-// Tokens of a document, its end included, as a range of the stream.
+// Token range of a document with its end-of-text token.
 struct Document {
   Index begin, end;
   Index targets() const { return end - begin - 1; }
@@ -100,7 +100,7 @@ std::vector<Document> find_documents(const EvaluationText& text, TokenId eos, In
   return documents;
 }
 
-// Sum of the losses of some documents, each in a slot that goes on from piece to piece.
+// Sum of the losses of some documents. A slot carries the state of a document from piece to piece.
 double loss_of(Engine& engine, const Tier& tier, const std::vector<std::vector<TokenId>>& documents, Index piece,
                Outputs& outputs, double& seconds) {
   std::vector<Slot> slots;

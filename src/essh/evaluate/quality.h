@@ -14,9 +14,9 @@ struct QualityFigure {
   double value = 0;
 };
 
-// The figures of a document that `essh evaluate ... --json` printed, or of a list of them: the perplexity of `ppl` (by
-// its domain) and `length`, the accuracy of `recall` and of `dna --classify`, the full keys of `niah`, the main metric
-// of every task of `tasks` and their mean, the bits per base of `dna`. `place` starts the message of a failure.
+// The figures of one document of `essh evaluate ... --json`, or of a list of documents: perplexity of `ppl` (by domain)
+// and `length`, accuracy of `recall` and `dna --classify`, full keys of `niah`, the main metric of every task of
+// `tasks` and their mean, bits per base of `dna`. `place` starts error messages.
 std::vector<QualityFigure> quality_figures(const Json& document, const std::string& place);
 
 }  // namespace essh

@@ -11,7 +11,7 @@
 namespace essh {
 namespace {
 
-// Tokens of one pass: full matrix products, little memory.
+// Tokens of one pass: enough for full matrix products, with little memory.
 constexpr Index kPassTokens = 8192;
 
 struct Answers {
@@ -19,7 +19,7 @@ struct Answers {
   double loss = 0;
 };
 
-// Positions of a sequence of a batch at which something is asked.
+// Question positions of one sequence of a batch.
 std::vector<Index> questions_of(const Batch& batch, Index row) {
   std::vector<Index> places;
   for (Index i = 0; i < batch.length; ++i) {
@@ -34,7 +34,7 @@ double negative_log_likelihood(std::span<const float> logits, std::size_t target
   return std::log(sum) - static_cast<double>(logits[target] - largest);
 }
 
-// The head is a large part of so small a model: it sees only the places at which something is asked.
+// Logits are computed at question positions only: the head is a large part of these small models.
 void answer(Engine& engine, const Tier& tier, const Batch& batch, Outputs& outputs, Answers& answers) {
   const auto length = static_cast<std::size_t>(batch.length),
              vocabulary = static_cast<std::size_t>(engine.config().vocab_size);

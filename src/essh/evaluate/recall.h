@@ -30,7 +30,7 @@ struct RecallReport {
   std::vector<TierRecall> tiers = {};
 };
 
-// Answers of a model to the first `samples` held-out sequences of a task. The vocabulary must hold the task's.
+// Measures the first `samples` held-out sequences of a task. The model's vocabulary must contain the task's.
 RecallReport measure_recall(Engine& engine, const SyntheticTask& task, const RecallOptions& options);
 
 // {"model", "task", "length", "pairs", "symbols", "samples", "questions", "chance",

@@ -57,7 +57,7 @@ struct Curve {
   double StepMetrics::*value;
 };
 
-// Means of neighbouring steps, at most kCurvePoints; what was not measured does not count.
+// Means of neighbouring steps, at most kCurvePoints; NaN values are ignored.
 plot::Series mean_curve(const std::vector<StepMetrics>& steps, const Curve& curve) {
   plot::Series series{.name = curve.name};
   const std::size_t width = (steps.size() + kCurvePoints - 1) / kCurvePoints;
@@ -77,7 +77,7 @@ plot::Series mean_curve(const std::vector<StepMetrics>& steps, const Curve& curv
   return series;
 }
 
-// A chart over tokens seen, in the unit that suits their number.
+// A chart over tokens seen, in tokens, millions or billions.
 std::string figure(plot::Panel panel) {
   double most = 0;
   for (const auto& series : panel.series)
@@ -93,7 +93,7 @@ std::string figure(plot::Panel panel) {
       plot::to_svg({.panels = {std::move(panel)}, .columns = 1, .panel_width = 560, .panel_height = 340}));
 }
 
-// Nothing where none of the curves was measured.
+// Empty if no curve has a value.
 std::string curves(const std::vector<StepMetrics>& steps, const std::string& title, plot::Axis y,
                    const std::vector<Curve>& list) {
   plot::Panel panel{.title = title, .y = std::move(y)};
@@ -239,7 +239,7 @@ double median(const std::vector<StepMetrics>& steps, double StepMetrics::*value)
   return *middle;
 }
 
-// Time of all sessions of a run: each counts from zero.
+// Total time of a run; the seconds of each session start at zero.
 double total_seconds(const std::vector<StepMetrics>& steps) {
   double total = 0, before = 0;
   for (const auto& step : steps) {

@@ -16,12 +16,12 @@ struct RunReport {
   std::optional<Frontier> frontier = {};
 };
 
-// The metrics of a run folder (store/run_folder.h) and, where they are, those of the refinement, recipe and frontier.
+// Metrics of a run folder (store/run_folder.h); metrics of the refinement, recipe and frontier if they exist.
 RunReport read_run(const std::filesystem::path& folder);
 
 // One HTML page: a summary, loss curves of pretraining and refinement, capacity shares, learning rate, throughput,
-// gradient norm, the frontier and the recipe. No script and no reference to anything outside; text from files is
-// escaped. Curves of long runs are means of neighbouring steps.
+// gradient norm, the frontier and the recipe. No scripts, no external references; text from files is escaped. Curves of
+// long runs are means of neighbouring steps.
 std::string to_html(const RunReport& report);
 
 }  // namespace essh

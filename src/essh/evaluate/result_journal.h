@@ -9,15 +9,15 @@
 
 namespace essh {
 
-// A file of finished measurements, one JSON object a line, that lets a long evaluation go on where it was stopped. A
-// key names everything that a result depends on; lines of other keys are kept and not looked at. One process at a time
-// holds it.
+// A file of finished measurements, one JSON object per line, from which an interrupted evaluation resumes. A key names
+// everything that a result depends on; lines with other keys are kept and ignored. One process at a time locks the
+// file.
 class ResultJournal {
  public:
-  // Opens or creates the file; a last line that a crash cut off is removed. An empty path keeps nothing.
+  // Opens or creates the file and removes an incomplete last line. With an empty path nothing is kept.
   explicit ResultJournal(const std::filesystem::path& path);
 
-  // Null where there is none.
+  // Null if absent.
   const Json* find(const std::string& key) const;
   // Returns when the result is on the disk.
   void add(const std::string& key, const Json& result);

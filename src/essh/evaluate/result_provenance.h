@@ -8,13 +8,13 @@
 
 namespace essh {
 
-// What a result was measured with. Every result document has these fields under "provenance"; two results with equal
-// provenance and equal options differ by the machine alone.
+// Model, data and build of a result, under "provenance" in every result document. Two results with equal provenance and
+// equal options differ only by the machine.
 struct ResultProvenance {
   std::string model_hash = {};        // model_hash() of the folder; empty: several models, or weights without a folder
   std::string stage = {};             // "initial", "pretrained", "refined" or "export"; empty: unknown
   std::string data_fingerprint = {};  // of the text or task; empty: tokens drawn at random
-  std::uint64_t seed = 0;             // of what the measurement drew at random
+  std::uint64_t seed = 0;             // of the measurement's random numbers
   std::string build = {};             // this_build()
 };
 
@@ -30,14 +30,14 @@ void fields(Visitor& visit, ResultProvenance& p) {
 // "essh 0.1.0 (dbf24a630167), GNU 12.2.0, Release, CUDA 13.0".
 std::string this_build();
 
-// Of a result about one model; `folder` may be empty or have no essh.json.
+// Provenance of a result about one model. `folder` may be empty or without essh.json.
 ResultProvenance provenance_of(const StoredModel& model, const std::filesystem::path& folder,
                                std::string data_fingerprint, std::uint64_t seed);
 
-// The family that a model belongs to: an export's is the one it was cut from, any other model is its own.
+// The family of a model: of an export, its parent; of any other model, itself.
 struct Family {
   std::string hash;
-  Index full_parameters = 0;  // 0: an export whose essh.json does not say
+  Index full_parameters = 0;  // 0: unknown to the essh.json of an export
 };
 Family family_of(const StoredModel& model, const std::filesystem::path& folder);
 

@@ -11,17 +11,17 @@
 
 namespace essh {
 
-// A file of finished items, one JSON object a line, that lets an evaluation go on where it was stopped. A key names
-// what the scores depend on (model, tier, task, tokenizer, precision): lines of other keys are kept and not looked at,
-// so one file may serve many evaluations. One process at a time holds it.
+// A file of finished items, one JSON object per line, from which an interrupted evaluation resumes. A key names what
+// the scores depend on (model, tier, task, tokenizer, precision). Lines with other keys are kept and ignored, so many
+// evaluations can use one file. One process at a time locks it.
 class ScoreJournal {
  public:
-  // Opens or creates the file; a last line that a crash cut off is removed.
+  // Opens or creates the file and removes an incomplete last line.
   explicit ScoreJournal(const std::filesystem::path& path);
 
-  // The likelihoods of an item's requests, where they are there already.
+  // Likelihoods of an item's requests; null if absent.
   const std::vector<Likelihood>* find(const std::string& key, std::size_t item) const;
-  // `details` stand in the line too, for readers.
+  // `details` are added to the line for human readers.
   void add(const std::string& key, std::size_t item, const std::vector<Likelihood>& likelihoods, Json details);
   // Returns when everything added so far is on the disk.
   void sync();

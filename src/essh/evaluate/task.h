@@ -8,10 +8,10 @@
 
 namespace essh {
 
-// A set of questions, as its YAML file describes it. Texts are templates over a record, see task_template.h.
+// The YAML description of a task. Texts are templates over a record, see task_template.h. Kinds of tasks:
 //   choices     each choice continues `text` after `delimiter`
 //   contexts    `continuation` follows each of them (partial scoring)
-//   answers     the model goes on after `text` greedily; right when the result contains one of them (generation)
+//   answers     right if the greedy continuation of `text` contains one of them (generation)
 //   none        `continuation` follows `text` (cloze)
 struct TaskDescription {
   std::string task;
@@ -24,21 +24,21 @@ struct TaskDescription {
   std::string delimiter = " ";
   std::string target = {};               // index of the right choice, or its label
   std::vector<std::string> labels = {};  // of the choices
-  // Generation: accepted answers, where the text ends, and how much is read and written.
+  // Generation only.
   std::vector<std::string> answers = {};
   std::vector<std::string> stop = {"\n"};
   std::int64_t max_tokens = 48;
-  std::int64_t max_inputs = 2000;  // of the text, which is cut at the left
+  std::int64_t max_inputs = 2000;  // tokens of the text, cut at the left
   std::vector<std::string> metrics = {};
-  std::string main = {};  // the metric that enters the mean over tasks; empty: the first
-  // "race": fields text, options and answer from an article with several questions; "squad": a record for each question
-  // of SQuAD's nested file, with title, context, question and answers.
+  std::string main = {};  // the metric in the mean over tasks; empty: the first
+  // "race": makes text, options and answer from an article with several questions. "squad": one record per question of
+  // SQuAD's nested file, with title, context, question and answers.
   std::string prepare = {};
-  // Where the records are.
-  std::vector<std::string> files = {};  // the first that exists
+  // Source of the records.
+  std::vector<std::string> files = {};  // the first existing one is read
   std::string format = "auto";
   std::vector<std::string> fields = {};
-  std::string label_file = {};  // one line a record, which becomes the field "label"
+  std::string label_file = {};  // one line per record: its field "label"
 
   bool is_generation() const { return !answers.empty(); }
   bool is_cloze() const { return choices.empty() && contexts.empty() && !is_generation(); }
@@ -70,7 +70,7 @@ void fields(Visitor& visit, TaskDescription& t) {
   visit("label_file", t.label_file, Field{.help = "a file with one label a line"});
 }
 
-// A continuation whose likelihood is asked for.
+// A continuation to score.
 struct TaskRequest {
   std::string context, continuation;
 };
@@ -91,14 +91,14 @@ struct Task {
   const std::string& main_metric() const;
 };
 
-// Names of the tasks that the program brings along, and the YAML text of one.
+// Names of the built-in tasks, and the YAML text of one.
 std::vector<std::string> task_names();
 std::string task_yaml(const std::string& name);
-// What `--task` means: YAML files, names of tasks and of suites, each task once.
+// Expands `--task`: YAML files, names of tasks and of suites. Each task occurs once.
 std::vector<std::string> expand_tasks(const std::vector<std::string>& names);
 
-// Reads a task by its name or YAML file. Its data files are looked for in `folders`; for a YAML file also beside it.
-// At most `limit` items, 0: all.
+// Reads a task by name or YAML file. Its data files are searched in `folders` and beside a YAML file. At most `limit`
+// items; 0: all.
 Task load_task(const std::string& name_or_path, const std::vector<std::filesystem::path>& folders, std::size_t limit);
 
 }  // namespace essh

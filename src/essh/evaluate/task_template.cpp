@@ -36,7 +36,7 @@ std::string strip(std::string_view text) {
 
 enum class Case { Lower, Upper };
 
-// Simple case mapping of Unicode, whatever the locale of the process.
+// Unicode's simple case mapping, independent of the locale.
 char32_t with_case(char32_t c, Case to) {
   static const auto locale = newlocale(LC_CTYPE_MASK, "C.UTF-8", nullptr);
   if (locale == nullptr || c < 0x80) {
@@ -72,7 +72,7 @@ std::string replace_all(std::string_view text, std::string_view from, std::strin
   }
 }
 
-// Without the shortest stretches "[...]" that have no line break inside.
+// Removes the shortest matches of "[...]" without a line break.
 std::string without_brackets(std::string_view text) {
   std::string out;
   for (std::size_t at = 0; at < text.size(); ++at) {
@@ -173,7 +173,7 @@ Json at_path(const Json& value, std::string_view path, const std::string& place)
   return at_path(value.at(key), key.size() == path.size() ? std::string_view() : path.substr(key.size() + 1), place);
 }
 
-// The value of what stands between braces.
+// The value of the expression between braces.
 Json evaluate(std::string_view expression, const Json& record, const std::string& place) {
   const auto bar = expression.find('|');
   auto value = at_path(record, expression.substr(0, bar), place);

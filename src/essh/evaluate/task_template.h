@@ -7,9 +7,9 @@
 
 namespace essh {
 
-// Text made from a record: "Question: {{question.stem}}\nAnswer:". Between braces stands a path of keys, a list mapping
-// the rest of its path over its elements, then filters: "{{sentence|after:_|strip}}". Filters of a list map over its
-// elements. A missing key or an unknown filter is an error; `place` starts the message.
+// Fills a template from a record: "Question: {{question.stem}}\nAnswer:". Braces hold a path of keys and filters:
+// "{{sentence|after:_|strip}}". On a list, the rest of the path and the filters apply to each element. A missing key or
+// an unknown filter is an error; `place` starts the message.
 //   strip, lstrip         without whitespace at both ends, at the start
 //   capitalize            the first letter upper case, all others lower case
 //   lower_first           the first letter lower case
@@ -22,11 +22,11 @@ namespace essh {
 //   spaced_periods        ". " for each ".", then strip; LogiQA's cleaning
 //   wikihow               HellaSwag's cleaning of brackets and double spaces
 std::string render(std::string_view text, const Json& record, const std::string& place);
-// One text for each entry; an entry that is a single "{{...}}" of a list gives its elements.
+// One text per entry; an entry that is one "{{...}}" of a list gives one text per element.
 std::vector<std::string> render_list(const std::vector<std::string>& entries, const Json& record,
                                      const std::string& place);
 
-// Where the whitespace at the end of a text begins, by Python's str.rstrip().
+// Offset of the trailing whitespace by Python's str.rstrip().
 std::size_t trailing_space(std::string_view text);
 
 }  // namespace essh

@@ -76,7 +76,7 @@ TrainingRates train(const ModelConfig& config, Stream& stream, const TrainingBen
   };
   const auto budgets_of = [&](int step) { return stage->budgets(step, INFINITY, bench.accumulation); };
   TrainingRates result;
-  // Every capacity has been met before times count: its products are tuned then.
+  // Every capacity runs once before timing, so that its products are autotuned.
   std::set<double> met;
   for (int step = 0; step < bench.warmup + bench.steps; ++step) {
     for (const double budget : budgets_of(step)) met.insert(budget);
@@ -108,7 +108,7 @@ TrainingRates train(const ModelConfig& config, Stream& stream, const TrainingBen
   }
   if (bench.profile) {
     ProfiledScope profile(stream);
-    // One step of the mixture; of one capacity, a single micro-batch shows the same.
+    // One step of the mixture; for a single capacity one micro-batch is enough.
     const auto budgets = budgets_of(0);
     for (Index i = 0; i < (met.size() > 1 ? bench.accumulation : 1); ++i)
       micro_batch(i, stage->plan(budgets[static_cast<std::size_t>(i)]));
@@ -148,7 +148,7 @@ Rates measure_prefill(const StoredModel& model, const Tier& tier, Stream& stream
   const Chunk prompt{
       .slot = engine.open(tier), .tokens = rows.inputs, .wanted = bench.all_logits ? Wanted::Dropped : Wanted::Last};
   Outputs outputs;
-  // A GPU that was idle takes a while to reach its clock, far longer than a short prompt.
+  // An idle GPU takes far longer than a short prompt to reach its clock.
   constexpr double kWarmSeconds = 0.5, kTimedSeconds = 0.25;
   Rates rates;
   double warm = 0, timed = 0;
@@ -166,7 +166,7 @@ Rates measure_prefill(const StoredModel& model, const Tier& tier, Stream& stream
     if (is_warm(call)) {
       timed += seconds;
       rates.samples.push_back(static_cast<double>(bench.tokens) / seconds);
-    } else if (call > 0) {  // the first takes memory and tunes products
+    } else if (call > 0) {  // the first call allocates memory and autotunes
       warm += seconds;
     }
   }

@@ -8,7 +8,7 @@
 
 namespace essh {
 
-// Of initial weights, and of the tokens of prompts.
+// Seed of initial weights and of prompts.
 inline constexpr std::uint64_t kThroughputSeed = 1;
 
 // Rates of repeated measurements, in tokens per second.
@@ -22,15 +22,15 @@ struct Rates {
 struct TrainingBench {
   Index micro_batch = 8, accumulation = 16, context = 2048;
   Index loss_rows = 8192;
-  // Optimizer steps; the first ones, which take memory and tune products, do not count.
+  // Optimizer steps. Warm-up steps, which allocate memory and autotune, are not timed.
   int warmup = 1, steps = 3;
-  // Capacities and objective of the micro-batches, as the sampler draws them after the warm-up.
+  // Capacities and objective of the micro-batches, sampled as after the warm-up of the recipe.
   ElasticRecipe elastic = {.sampling = "dense"};
   OptimizerRecipe optimizer = {};
   // Steps of shared refinement instead of pretraining.
   bool refinement = false;
   std::uint64_t seed = 1;
-  // Also the GPU time by kernel of a few more micro-batches.
+  // Also profile a few more micro-batches by GPU kernel.
   bool profile = false;
 };
 
@@ -38,7 +38,7 @@ struct TrainingRates {
   Rates rates;
   double flops_per_token = 0;  // of the matrix products
   std::size_t state_bytes = 0, activation_bytes = 0;
-  double loss = 0;                        // of the last step: that something was learnt
+  double loss = 0;                        // of the last step; shows that the model learns
   std::map<double, Index> micro_batches;  // of the timed steps, by budget
   Index teacher_passes = 0;               // of the timed steps
   std::vector<ProfiledScope::Line> profile;
@@ -50,9 +50,9 @@ TrainingRates measure_training(const ModelConfig& config, Stream& stream, Precis
 
 struct PrefillBench {
   Index tokens = 2048;
-  // Tokens taken in at once.
+  // Tokens in one pass.
   Index piece = 8192;
-  // Logits of every position, a few at a time and thrown away, or of the last one only.
+  // Logits of every position, a few at a time and discarded, or of the last position only.
   bool all_logits = true;
   int warmup = 3, runs = 5;
 };

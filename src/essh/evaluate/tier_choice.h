@@ -8,8 +8,8 @@
 
 namespace essh {
 
-// The tiers that `--tiers all` or `--tiers T1,T4,xi=0.3` means for the model in a folder, each capacity once, in the
-// order given.
+// The tiers of `--tiers all` or `--tiers T1,T4,xi=0.3` for the model in a folder, in the given order. Each capacity
+// occurs once.
 std::vector<Tier> choose_tiers(const std::filesystem::path& folder, const ModelConfig& config,
                                const std::vector<std::string>& names);
 
