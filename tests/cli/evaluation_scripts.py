@@ -33,7 +33,7 @@ class EvaluationScripts(unittest.TestCase):
             # The words of the needle are there, so that it is few tokens.
             documents = [" ".join(rng.choice(("one", "two", "red", "The secret key is", "19 20")) for _ in range(80)) for _ in range(count)]
             (self.folder / f"{name}.txt").write_text("\n<|endoftext|>\n".join(documents))
-        words = ["--text", self.folder / "text.txt", "--held-out", self.folder / "held.txt", "--size", "toy", "--tiers", "T1"]
+        words = ["--text", self.folder / "text.txt", "--held-out", self.folder / "held.txt", "--size", "cpu", "--tiers", "T1"]
         for setting in ("run.steps=2", "refine.steps=1", "run.batch=4", "run.micro_batch=4", "refine.batch=4", "run.validation_windows=2"):
             words += ["--set", setting]
         output = self.script("hybrid", *words)
