@@ -191,6 +191,49 @@ inline void check_fork_rewind_restore(Stream& stream, EngineOptions options,
   }
 }
 
+// A packed state goes on bit by bit as its slot does, before and after rings have wrapped and caches have grown, into a
+// slot that has never been used and one that held a longer text. Its memory may be overwritten once it was unpacked.
+inline void check_packed(Stream& stream, EngineOptions options, const StoredModel& family = engine_family()) {
+  options.deterministic = true;
+  Engine engine(family, stream, options);
+  const auto tokens = random_tokens(700, engine.config().vocab_size, 5);
+  const auto tier = find_tier(engine.config(), "T4");
+  const auto feed = [&](Slot slot, std::size_t begin, std::size_t end) {
+    const Chunk chunk{.slot = slot, .tokens = std::span(tokens).subspan(begin, end - begin)};
+    return last_logits(engine.run({&chunk, 1}).entries[0]);
+  };
+  std::size_t before = 0;
+  for (const std::size_t length : {1u, 10u, 49u, 50u, 51u, 66u, 67u, 100u, 300u, 600u}) {
+    const auto first = engine.open(tier);
+    feed(first, 0, length);
+    const auto bytes = engine.packed_bytes(first);
+    // Caches are packed as far as they are filled; the window is of 50 rows.
+    EXPECT_GE(bytes, before);
+    if (length <= 50) {
+      EXPECT_GT(bytes, before);
+    }
+    EXPECT_LT(bytes, engine.state_bytes(first) + 4096);
+    before = bytes;
+    const Buffer memory(stream.device(), bytes, "a packed state");
+    const auto packed = engine.pack(first, memory.as<std::byte>());
+    EXPECT_EQ(packed.position, static_cast<Index>(length));
+    const auto second = engine.unpack(tier, packed), third = engine.unpack(tier, packed, {.rewind = 3});
+    // The memory now holds another state, no longer than this one.
+    const auto other = engine.open(tier);
+    feed(other, 3, 4);
+    engine.pack(other, memory.as<std::byte>());
+    EXPECT_EQ(engine.position(second), static_cast<Index>(length));
+    EXPECT_EQ(engine.snapshot(second).parts, engine.snapshot(first).parts) << length;
+    for (std::size_t i = 600; i < 640; ++i) {
+      const auto expected = feed(first, i, i + 1);
+      ASSERT_TRUE(same_bits(feed(second, i, i + 1), expected)) << length << " tokens, then " << i;
+      ASSERT_TRUE(same_bits(feed(third, i, i + 1), expected)) << length << " tokens, then " << i;
+    }
+    EXPECT_EQ(engine.snapshot(second).parts, engine.snapshot(first).parts) << length;
+    for (const auto slot : {first, second, third, other}) engine.close(slot);
+  }
+}
+
 // Logits of chosen rows, scores and dropped logits are those of asking for all.
 inline void check_outputs(Stream& stream, EngineOptions options, const StoredModel& family = engine_family()) {
   Engine engine(family, stream, options);

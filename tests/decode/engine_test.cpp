@@ -32,6 +32,28 @@ TEST(Engine, ForkRewindAndRestoreChangeNoBit) {
   check_fork_rewind_restore(stream, {});
 }
 
+TEST(Engine, PackedStatesGoOnWithTheSameBits) {
+  auto stream = cpu_stream(2);
+  check_packed(stream, {});
+  check_packed(stream, {}, engine_family(false));
+}
+
+// An id is never used twice.
+TEST(Engine, AClosedSlotIsNotTheNextOne) {
+  auto stream = cpu_stream(1);
+  Engine engine(engine_family(), stream);
+  const auto tier = find_tier(engine.config(), "T1");
+  const auto first = engine.open(tier);
+  engine.close(first);
+  const auto second = engine.open(tier);
+  EXPECT_NE(first, second);
+  EXPECT_EQ(engine.position(second), 0);
+  EXPECT_THROW(engine.position(first), Error);
+  EXPECT_THROW(engine.close(first), Error);
+  EXPECT_THROW(engine.position(Slot{}), Error);
+  EXPECT_THROW(engine.position(Slot{second.id + 1}), Error);
+}
+
 TEST(Engine, GivesWhatAChunkWants) {
   auto stream = cpu_stream(2);
   check_outputs(stream, {});

@@ -100,5 +100,36 @@ TEST(Buffer, SaysWhatDoesNotFit) {
   EXPECT_EQ(held("an impossible test"), 0u);
 }
 
+// More than any address space: no allocator has it.
+constexpr std::size_t kTooMuch = std::size_t{1} << 62;
+
+TEST(Reclaimer, IsAskedUntilItHasNothingLeft) {
+#ifdef __SANITIZE_ADDRESS__
+  GTEST_SKIP() << "AddressSanitizer ends the program instead";
+#endif
+  int left = 3, asked = 0;
+  {
+    const Reclaimer other(Device::Cuda, [] {
+      ADD_FAILURE() << "of another device";
+      return true;
+    });
+    const Reclaimer reclaimer(Device::Cpu, [&] {
+      ++asked;
+      return left-- > 0;
+    });
+    Buffer small(Device::Cpu, 100, "a test of reclaimers");
+    EXPECT_EQ(asked, 0);
+    try {
+      Buffer large(Device::Cpu, kTooMuch, "a test of reclaimers");
+      FAIL();
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::OutOfMemory);
+    }
+    EXPECT_EQ(asked, 4);
+  }
+  EXPECT_THROW(Buffer(Device::Cpu, kTooMuch, "a test of reclaimers"), Error);
+  EXPECT_EQ(asked, 4) << "it lives no more";
+}
+
 }  // namespace
 }  // namespace essh

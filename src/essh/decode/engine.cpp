@@ -10,6 +10,7 @@
 
 #include "essh/decode/asked_rows.h"
 #include "essh/decode/pass_inputs.h"
+#include "essh/decode/slot_table.h"
 #include "essh/decode/tier_model.h"
 #include "essh/decode/token_draws.h"
 #include "essh/kernels/clear.h"
@@ -61,6 +62,7 @@ class Engine::Impl {
                                              Index steps) = 0;
   virtual StateSnapshot snapshot(Slot slot) const = 0;
   virtual Slot restore(const Tier& tier, const StateSnapshot& snapshot, SlotOptions options) = 0;
+  virtual Slot unpack(const Tier& tier, const PackedState& packed, SlotOptions options) = 0;
   virtual void close(Slot slot) = 0;
   virtual SlotState& state(Slot slot) const = 0;
   virtual const Tier& tier(Slot slot) const = 0;
@@ -100,15 +102,14 @@ class Engine::Typed : public Impl {
 
   Slot fork(Slot slot) override {
     const auto& from = entry(slot);
-    const auto copy = add(from.tier, *from.model, from.state->rewindable());
-    entry(copy).state->copy_from(*from.state);
-    return copy;
+    return fill(add(from.tier, *from.model, from.state->rewindable()),
+                [&](SlotState& state) { state.copy_from(*from.state); });
   }
 
   void close(Slot slot) override {
     auto& closed = entry(slot);
     pools_[{closed.model, closed.state->rewindable()}].push_back(std::move(closed.state));
-    slots_.erase(slot.id);
+    slots_.erase(slot);
   }
 
   SlotState& state(Slot slot) const override { return *entry(slot).state; }
@@ -132,9 +133,14 @@ class Engine::Typed : public Impl {
       fail(ErrorKind::BadFile, "the state is not of this model at {} in {}", sizes_of(model_.config(), tier.capacity),
            traits(format_of<T>()).name);
     }
-    const auto slot = add(tier, model, options.rewind);
-    entry(slot).state->upload(snapshot.parts, snapshot.position);
-    return slot;
+    return fill(add(tier, model, options.rewind),
+                [&](SlotState& state) { state.upload(snapshot.parts, snapshot.position); });
+  }
+
+  Slot unpack(const Tier& tier, const PackedState& packed, SlotOptions options) override {
+    ESSH_ASSERT(packed.capacity == tier.capacity);
+    return fill(add(tier, find(tier.capacity), options.rewind),
+                [&](SlotState& state) { state.unpack(packed.data, packed.position); });
   }
 
   std::vector<std::int32_t> generate(std::span<const Slot> slots, std::span<const std::int32_t> first,
@@ -206,9 +212,9 @@ class Engine::Typed : public Impl {
 
  private:
   struct Entry {
-    Tier tier;
-    TierModel<T>* model;
-    std::unique_ptr<SlotState> state;
+    Tier tier = {};
+    TierModel<T>* model = nullptr;
+    std::unique_ptr<SlotState> state = nullptr;
   };
 
   static std::int32_t token_of(LogitKey key) {
@@ -272,11 +278,7 @@ class Engine::Typed : public Impl {
   }
   bool is_drawn(const Chunk& chunk) const { return chunk.tokens.size() == 1 && drawn_tiers_.contains(model_of(chunk)); }
 
-  Entry& entry(Slot slot) const {
-    const auto found = slots_.find(slot.id);
-    if (found == slots_.end()) fail(ErrorKind::Internal, "slot {} is not open", slot.id);
-    return found->second;
-  }
+  Entry& entry(Slot slot) const { return slots_.at(slot); }
 
   TierModel<T>& find(Capacity capacity) {
     auto& model = tiers_[{capacity.channels, capacity.ffn}];
@@ -296,8 +298,19 @@ class Engine::Typed : public Impl {
       state = std::make_unique<SlotState>(model.capacity(), model.parts(), model.fixed_offsets(), model.fixed_bytes(),
                                           rewind, stream_);
     }
-    slots_.emplace(++last_id_, Entry{tier, &model, std::move(state)});
-    return {last_id_};
+    return slots_.add({tier, &model, std::move(state)});
+  }
+
+  // Without memory for its state there is no slot.
+  template <class Body>
+  Slot fill(Slot slot, const Body& body) {
+    try {
+      body(*entry(slot).state);
+    } catch (...) {
+      close(slot);
+      throw;
+    }
+    return slot;
   }
 
   void check(std::span<const Chunk> chunks) const {
@@ -680,9 +693,8 @@ class Engine::Typed : public Impl {
   }
 
   std::map<std::pair<Index, Index>, std::unique_ptr<TierModel<T>>> tiers_;
-  mutable std::map<std::int64_t, Entry> slots_;
+  mutable SlotTable<Entry> slots_;
   std::map<std::pair<const TierModel<T>*, Index>, std::vector<std::unique_ptr<SlotState>>> pools_;
-  std::int64_t last_id_ = 0;
   // Of the run at work: the model of the single tokens of several tiers, and the models whose tokens are drawn.
   TierModel<T>* shared_ = nullptr;
   std::set<const TierModel<T>*> drawn_tiers_;
@@ -758,6 +770,20 @@ StateSnapshot Engine::snapshot(Slot slot) const {
 Slot Engine::restore(const Tier& tier, const StateSnapshot& snapshot, SlotOptions options) {
   const auto lock = stream().acquire();
   return impl_->restore(tier, snapshot, options);
+}
+std::size_t Engine::packed_bytes(Slot slot) const {
+  const auto lock = stream().acquire();
+  return impl_->state(slot).packed_bytes();
+}
+PackedState Engine::pack(Slot slot, std::byte* to) const {
+  const auto lock = stream().acquire();
+  const auto& state = impl_->state(slot);
+  state.pack(to);
+  return {.capacity = state.capacity, .position = state.position(), .data = to};
+}
+Slot Engine::unpack(const Tier& tier, const PackedState& packed, SlotOptions options) {
+  const auto lock = stream().acquire();
+  return impl_->unpack(tier, packed, options);
 }
 std::size_t Engine::state_bytes(Slot slot) const {
   const auto lock = stream().acquire();

@@ -86,6 +86,13 @@ struct StateSnapshot {
 
   std::size_t bytes() const;
 };
+// A slot's state packed into memory of the engine's device: what a snapshot holds, without leaving the device. The
+// memory belongs to the caller.
+struct PackedState {
+  Capacity capacity;
+  Index position = 0;
+  const std::byte* data = nullptr;
+};
 // No sequence is longer. Bounds what a damaged state may claim: sizes of caches stay far from overflow.
 inline constexpr Index kLongestSequence = Index{1} << 35;
 
@@ -138,6 +145,12 @@ class Engine {
   StateSnapshot snapshot(Slot slot) const;
   // Refuses a snapshot of other sizes.
   Slot restore(const Tier& tier, const StateSnapshot& snapshot, SlotOptions options = {});
+
+  // The bytes that pack() writes. It copies in order with the passes and waits for none; the memory is on the engine's
+  // device. unpack() opens a slot that goes on from there and reads the memory likewise: later calls may overwrite it.
+  std::size_t packed_bytes(Slot slot) const;
+  PackedState pack(Slot slot, std::byte* to) const;
+  Slot unpack(const Tier& tier, const PackedState& packed, SlotOptions options = {});
 
   // Bytes of the state of a slot where it lies, and of a tier's weights as they are used.
   std::size_t state_bytes(Slot slot) const;

@@ -1,16 +1,30 @@
 #include "essh/decode/slot_state.h"
 
 #include <algorithm>
+#include <atomic>
 #include <bit>
 #include <utility>
 
 #include "essh/kernels/clear.h"
+#include "essh/kernels/copy.h"
 
 namespace essh {
 namespace {
 
 constexpr Index kAlignment = 256;
 constexpr Index kFewestRows = 256;
+// A strided copy on CUDA takes a stride below 2 GiB.
+constexpr Index kMostStride = Index{1} << 30;
+
+Index aligned(Index bytes) {
+  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
+}
+
+// Different for every memory and copy that a state has had, in this process.
+std::uint64_t next_version() {
+  static std::atomic<std::uint64_t> last{0};
+  return ++last;
+}
 
 }  // namespace
 
@@ -23,28 +37,65 @@ SlotState::SlotState(Capacity of, const std::vector<StatePart>& parts, const std
       rewind_(rewind),
       stream_(stream),
       fixed_(stream.device(), fixed_bytes * copies(), "states of sequences") {
+  const StatePart* before = nullptr;
+  for (std::size_t i = 0; i < parts_.size(); ++i) {
+    const auto& part = parts_[i];
+    if (part.kind != StatePart::Kind::Rows) continue;
+    grows_ = grows_ || part.window == 0;
+    if (before && before->window == part.window && row_bytes(*before) == row_bytes(part))
+      ++groups_.back().count;
+    else
+      groups_.push_back({i, 1});
+    before = &part;
+  }
   take_rows(0);
   clear();
 }
 
 void SlotState::take_rows(Index room) {
-  capacity_ = room;
-  row_offsets_.clear();
+  const Index before = std::exchange(capacity_, room);
+  std::vector<Index> offsets;
   Index size = 0;
   for (const auto& part : parts_) {
-    row_offsets_.push_back(size);
-    if (part.kind == StatePart::Kind::Rows)
-      size += (row_bytes(part) * cache_rows(part) + kAlignment - 1) / kAlignment * kAlignment;
+    offsets.push_back(size);
+    if (part.kind == StatePart::Kind::Rows) size += cache_stride(part);
   }
-  rows_ = Array<std::byte>(stream_.device(), size, "caches of sequences");
+  try {
+    rows_ = Array<std::byte>(stream_.device(), size, "caches of sequences");
+  } catch (...) {
+    capacity_ = before;
+    throw;
+  }
+  row_offsets_ = std::move(offsets);
+  version_ = next_version();
 }
 
 void SlotState::copy_rows(const SlotState& from) {
-  for (std::size_t i = 0; i < parts_.size(); ++i) {
-    if (parts_[i].kind == StatePart::Kind::Rows)
-      stream_.copy(place(i, 0), from.place(i, 0),
-                   static_cast<std::size_t>(row_bytes(parts_[i]) * from.filled_rows(parts_[i])));
+  for (const auto& group : groups_) {
+    const auto& part = parts_[group.part];
+    copy_group(group, place(group.part, 0), cache_stride(part), from.place(group.part, 0), from.cache_stride(part),
+               row_bytes(part) * from.filled_rows(part));
   }
+}
+
+Index SlotState::cache_stride(const StatePart& part) const {
+  return aligned(row_bytes(part) * cache_rows(part));
+}
+
+void SlotState::copy_group(const Group& group, std::byte* to, Index to_stride, const std::byte* from, Index from_stride,
+                           Index bytes) const {
+  if (bytes == 0) return;
+  constexpr Index kWord = sizeof(float);
+  const bool strided = bytes % kWord == 0 && to_stride % kWord == 0 && from_stride % kWord == 0 &&
+                       std::max(to_stride, from_stride) < kMostStride;
+  if (!strided) {
+    for (Index i = 0; i < group.count; ++i)
+      stream_.copy(to + i * to_stride, from + i * from_stride, static_cast<std::size_t>(bytes));
+    return;
+  }
+  launch(stream_,
+         Copy<float>{.from = {reinterpret_cast<const float*>(from), group.count, bytes / kWord, from_stride / kWord},
+                     .to = {reinterpret_cast<float*>(to), group.count, bytes / kWord, to_stride / kWord}});
 }
 
 std::byte* SlotState::place(std::size_t part, Index copy) const {
@@ -57,10 +108,8 @@ void SlotState::reserve(Index tokens) {
     ESSH_ASSERT(position_ + tokens <= followed_->position_ + kSpareRows);
     return;
   }
-  const bool grows = std::ranges::any_of(
-      parts_, [](const StatePart& part) { return part.kind == StatePart::Kind::Rows && part.window == 0; });
   const Index wanted = position_ + tokens;
-  if (!grows || wanted <= capacity_) return;
+  if (!grows_ || wanted <= capacity_) return;
   const Index room = static_cast<Index>(std::bit_ceil(static_cast<std::uint64_t>(std::max(wanted, kFewestRows))));
   if (position_ == 0) return take_rows(room);
   SlotState larger(capacity, parts_, fixed_offsets_, 0, rewind_, stream_);
@@ -70,17 +119,24 @@ void SlotState::reserve(Index tokens) {
   std::swap(rows_, larger.rows_);
   std::swap(row_offsets_, larger.row_offsets_);
   capacity_ = room;
+  version_ = larger.version_;
 }
 
 void SlotState::advance(Index tokens) {
-  copy_ = copy_after(1);
   position_ += tokens;
+  if (rewind_ == 0) {
+    history_.front() = {position_, copy_};
+    return;
+  }
+  copy_ = copy_after(1);
+  version_ = next_version();
   history_.push_back({position_, copy_});
   while (std::ssize(history_) > copies() || history_.front().position < position_ - rewind_) history_.pop_front();
 }
 
 void SlotState::clear() {
   if (std::exchange(followed_, nullptr)) take_rows(0);
+  version_ = next_version();
   copy_ = position_ = 0;
   history_ = {{0, 0}};
   if (fixed_bytes_ > 0)
@@ -93,6 +149,7 @@ void SlotState::rewind_to(Index position) {
   while (history_.back().position > position) history_.pop_back();
   position_ = history_.back().position;
   copy_ = history_.back().copy;
+  version_ = next_version();
 }
 
 bool SlotState::can_rewind_to(Index position) const {
@@ -100,9 +157,10 @@ bool SlotState::can_rewind_to(Index position) const {
 }
 
 void SlotState::copy_from(const SlotState& other) {
-  take_rows(other.cache_capacity());
+  if (std::exchange(followed_, nullptr) || capacity_ != other.cache_capacity()) take_rows(other.cache_capacity());
   position_ = other.position_;
   copy_ = other.copy_;
+  version_ = next_version();
   history_ = other.history_;
   stream_.copy(fixed_.data(), other.fixed_.data(), fixed_.bytes());
   copy_rows(other);
@@ -174,6 +232,45 @@ void SlotState::upload(const std::vector<std::vector<std::byte>>& parts, Index p
     });
   }
   stream_.copy(entering_parts(), fixed.data(), fixed.size());
+  position_ = position;
+  history_ = {{position, 0}};
+}
+
+std::size_t SlotState::packed_bytes(Index position) const {
+  Index size = aligned(fixed_bytes_);
+  for (const auto& group : groups_)
+    size += group.count * row_bytes(parts_[group.part]) * kept_rows(parts_[group.part], position);
+  return static_cast<std::size_t>(size);
+}
+
+template <class Body>
+void SlotState::each_packed(Index position, const Body& body) const {
+  Index begin = aligned(fixed_bytes_);
+  for (const auto& group : groups_) {
+    const auto& part = parts_[group.part];
+    const Index rows = kept_rows(part, position);
+    each_run(part, position - rows, position, [&](Index row, Index at, Index run) {
+      body(group, begin + at * row_bytes(part), rows * row_bytes(part), place(group.part, 0) + row * row_bytes(part),
+           run * row_bytes(part));
+    });
+    begin += group.count * rows * row_bytes(part);
+  }
+}
+
+void SlotState::pack(std::byte* to) const {
+  copy_group({0, 1}, to, fixed_bytes_, entering_parts(), fixed_bytes_, fixed_bytes_);
+  each_packed(position_, [&](const Group& group, Index begin, Index stride, const std::byte* cache, Index bytes) {
+    copy_group(group, to + begin, stride, cache, cache_stride(parts_[group.part]), bytes);
+  });
+}
+
+void SlotState::unpack(const std::byte* from, Index position) {
+  clear();
+  reserve(position);
+  copy_group({0, 1}, entering_parts(), fixed_bytes_, from, fixed_bytes_, fixed_bytes_);
+  each_packed(position, [&](const Group& group, Index begin, Index stride, std::byte* cache, Index bytes) {
+    copy_group(group, cache, cache_stride(parts_[group.part]), from + begin, stride, bytes);
+  });
   position_ = position;
   history_ = {{position, 0}};
 }

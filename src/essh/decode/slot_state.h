@@ -50,6 +50,17 @@ class SlotState {
   // Bytes of each part of a snapshot.
   static std::vector<std::size_t> snapshot_sizes(const std::vector<StatePart>& parts, Index position);
 
+  // The packed state: fixed parts once, then the rows of caches that a snapshot holds. Both memories are on the
+  // stream's device; copies run in order with the kernels, and nothing waits for them.
+  std::size_t packed_bytes() const { return packed_bytes(position_); }
+  std::size_t packed_bytes(Index position) const;
+  void pack(std::byte* to) const;
+  void unpack(const std::byte* from, Index position);
+
+  // Changes whenever the memory or the copy that the next piece reads and writes does. 0: cannot be told, since caches
+  // are another's.
+  std::uint64_t version() const { return followed_ ? 0 : version_; }
+
  private:
   struct Kept {
     Index position, copy;
@@ -59,7 +70,9 @@ class SlotState {
   Index copy_after(Index steps) const { return (copy_ + steps) % copies(); }
   std::byte* place(std::size_t part, Index copy) const;
   // Rows of a part's cache: of its ring, or room for now.
-  Index cache_rows(const StatePart& part) const { return part.window > 0 ? part.window + kSpareRows : capacity_; }
+  Index cache_rows(const StatePart& part) const {
+    return part.window > 0 ? part.window + kSpareRows : cache_capacity();
+  }
   Index row_bytes(const StatePart& part) const { return stored_bytes(part.format, part.columns); }
   Index filled_rows(const StatePart& part) const { return std::min(position_, cache_rows(part)); }
   // Rows of a part that a snapshot holds.
@@ -70,12 +83,29 @@ class SlotState {
   void take_rows(Index room);
   void copy_rows(const SlotState& from);
 
+  // Neighbouring caches of equal rows: one strided copy moves a range of rows of all of them.
+  struct Group {
+    std::size_t part;  // the first
+    Index count;
+  };
+  void copy_group(const Group& group, std::byte* to, Index to_stride, const std::byte* from, Index from_stride,
+                  Index bytes) const;
+  // Bytes from one cache of a group to the next.
+  Index cache_stride(const StatePart& part) const;
+  // For every range of rows that is contiguous in the ring, calls body(group, offset in the packed state, packed bytes
+  // of one cache, the range in the group's first cache, its bytes).
+  template <class Body>
+  void each_packed(Index position, const Body& body) const;
+
   const std::vector<StatePart>& parts_;
   const std::vector<Index>& fixed_offsets_;
   Index fixed_bytes_, rewind_;
   Stream& stream_;
   Array<std::byte> fixed_, rows_;
   std::vector<Index> row_offsets_;
+  std::vector<Group> groups_;
+  bool grows_ = false;  // some cache has no window
+  std::uint64_t version_ = 0;
   Index capacity_ = 0;  // rows of caches that grow
   Index copy_ = 0;
   Index position_ = 0;

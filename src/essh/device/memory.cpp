@@ -71,10 +71,35 @@ Ledger& ledger_of(Device device) {
   return ledgers[device == Device::Cuda ? 1 : 0];
 }
 
+// The reclaimers of all devices, oldest first.
+struct Reclaimers {
+  std::mutex mutex;
+  std::vector<Reclaimer*> list;
+};
+Reclaimers& reclaimers() {
+  static Reclaimers* const all = new Reclaimers;
+  return *all;
+}
+
 std::size_t round_up(std::size_t bytes) {
   return (bytes + kAlignment - 1) / kAlignment * kAlignment;
 }
 }  // namespace
+
+Reclaimer::Reclaimer(Device device, std::function<bool()> release) : device_(device), release_(std::move(release)) {
+  const std::lock_guard lock(reclaimers().mutex);
+  reclaimers().list.push_back(this);
+}
+
+Reclaimer::~Reclaimer() {
+  const std::lock_guard lock(reclaimers().mutex);
+  std::erase(reclaimers().list, this);
+}
+
+bool Reclaimer::reclaim(Device device) {
+  const std::lock_guard lock(reclaimers().mutex);
+  return std::ranges::any_of(reclaimers().list, [&](auto* one) { return one->device_ == device && one->release_(); });
+}
 
 std::size_t peak_bytes(Device device) {
   return ledger_of(device).most();
@@ -93,15 +118,17 @@ Buffer::Buffer(Device device, std::size_t bytes, const char* purpose)
   if (bytes == 0) return;
   if (device == Device::Cuda) {
 #if ESSH_WITH_CUDA
-    data_ = cuda::allocate(round_up(bytes), purpose);
+    while (!(data_ = cuda::try_allocate(round_up(bytes), purpose))) {
+      if (!Reclaimer::reclaim(device)) cuda::fail_for_memory(bytes, purpose);
+    }
     ledger_of(device).add(purpose, bytes);
     return;
 #else
     fail(ErrorKind::Unsupported, "{}: this build has no CUDA memory", purpose);
 #endif
   }
-  data_ = std::aligned_alloc(kAlignment, round_up(bytes));
-  if (data_ == nullptr) {
+  while (!(data_ = std::aligned_alloc(kAlignment, round_up(bytes)))) {
+    if (Reclaimer::reclaim(device)) continue;
     fail(ErrorKind::OutOfMemory, "cannot allocate {} for {}; use a smaller batch, context or capacity",
          format_bytes(static_cast<double>(bytes)), purpose);
   }
@@ -126,7 +153,14 @@ bool Buffer::grow(std::size_t bytes) {
   if (bytes <= bytes_) return true;
 #if ESSH_WITH_CUDA
   if (mapping_) {
-    mapping_->grow(round_up(bytes), purpose_);
+    for (bool grown = false; !grown;) {
+      try {
+        mapping_->grow(round_up(bytes), purpose_);
+        grown = true;
+      } catch (const Error& error) {
+        if (error.kind() != ErrorKind::OutOfMemory || !Reclaimer::reclaim(device_)) throw;
+      }
+    }
     ledger_of(device_).add(purpose_, mapping_->bytes() - bytes_);
     data_ = mapping_->data();
     bytes_ = mapping_->bytes();

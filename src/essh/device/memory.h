@@ -1,5 +1,6 @@
 #pragma once
 #include <cstddef>
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -63,6 +64,25 @@ class Buffer {
   std::size_t bytes_ = 0;
   const char* purpose_ = "";
   std::shared_ptr<cuda::Mapping> mapping_;
+};
+
+// Memory that gives way to more important memory, for as long as this object lives. When an allocation on `device`
+// fails, `release` frees what it can and returns whether that was anything; the allocation is then tried again. It is
+// called by the allocating thread, one call at a time, and allocates no buffer itself.
+class Reclaimer {
+ public:
+  Reclaimer(Device device, std::function<bool()> release);
+  ~Reclaimer();
+  Reclaimer(const Reclaimer&) = delete;
+  Reclaimer& operator=(const Reclaimer&) = delete;
+
+ private:
+  friend class Buffer;
+  // Whether one of the reclaimers of a device has freed something.
+  static bool reclaim(Device device);
+
+  Device device_;
+  std::function<bool()> release_;
 };
 
 // `size` elements owned on one device, uninitialised.

@@ -27,6 +27,11 @@ TEST_P(EngineCuda, ForkRewindAndRestoreChangeNoBit) {
   check_fork_rewind_restore(stream, {.precision = precision()}, family_model());
 }
 
+TEST_P(EngineCuda, PackedStatesGoOnWithTheSameBits) {
+  Stream stream(std::make_unique<cuda::Stream>());
+  check_packed(stream, {.precision = precision()}, family_model());
+}
+
 TEST_P(EngineCuda, GivesWhatAChunkWants) {
   Stream stream(std::make_unique<cuda::Stream>());
   check_outputs(stream, {.precision = precision()}, family_model());

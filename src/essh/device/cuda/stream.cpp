@@ -147,10 +147,13 @@ DeviceMemory device_memory() {
   return memory;
 }
 
-void* allocate(std::size_t bytes, const char* purpose) {
+void* try_allocate(std::size_t bytes, const char* purpose) {
   void* memory = nullptr;
   const auto status = cudaMalloc(&memory, bytes);
-  if (status == cudaErrorMemoryAllocation) fail_for_memory(bytes, purpose);
+  if (status == cudaErrorMemoryAllocation) {
+    cudaGetLastError();
+    return nullptr;
+  }
   check(status, purpose);
   return memory;
 }

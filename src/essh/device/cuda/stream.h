@@ -116,10 +116,10 @@ struct DeviceMemory {
   std::size_t free = 0, total = 0;
 };
 DeviceMemory device_memory();
-// Allocates. Throws OutOfMemory with the request, its purpose and the free memory.
-void* allocate(std::size_t bytes, const char* purpose);
+// Allocates. Returns null when the GPU has no room left; throws any other error.
+void* try_allocate(std::size_t bytes, const char* purpose);
 void release(void* memory) noexcept;
-// Throws that OutOfMemory.
+// Throws OutOfMemory with the request, its purpose and the free memory.
 [[noreturn]] void fail_for_memory(std::size_t bytes, const char* purpose);
 
 }  // namespace essh::cuda
