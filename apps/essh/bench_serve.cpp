@@ -10,6 +10,7 @@
 #include "apps/essh/number_option.h"
 #include "essh/base/json.h"
 #include "essh/base/progress.h"
+#include "essh/base/units.h"
 #include "essh/evaluate/throughput.h"
 #include "essh/serve/api.h"
 #include "essh/serve/load_client.h"
@@ -19,7 +20,7 @@ namespace {
 namespace fs = std::filesystem;
 
 struct Options {
-  std::string target, tier, output = "md";
+  std::string target, tier, output = "md", cache = "256MiB";
   std::vector<Index> concurrencies = {1, 16}, prompts = {128}, outputs = {64};
   serve::LoadOptions load = {.requests = 0};
   DeviceOptions device;
@@ -58,7 +59,10 @@ class OwnServer {
     const auto most = std::ranges::max(o.concurrencies);
     // As many slots as streams: measures the batch, not the queue.
     scheduler_ = std::make_unique<serve::Scheduler>(
-        engine_, serve::SchedulerOptions{.max_slots = most, .max_queue = most}, metrics_);
+        engine_,
+        serve::SchedulerOptions{
+            .max_slots = most, .max_queue = most, .cache_bytes = parse_bytes(o.cache, "bench serve: --cache")},
+        metrics_);
     serve::ApiOptions options{.folder = folder, .name = "model", .tier = o.tier.empty() ? "full" : o.tier};
     options.limits.max_tokens = std::max<Index>(options.limits.max_tokens, std::ranges::max(o.outputs));
     api_ = std::make_unique<serve::Api>(std::move(options), engine_, *tokenizer_, *scheduler_, metrics_);
@@ -266,6 +270,7 @@ void add_bench_serve(Verb& verb) {
   add_number(*kind, "--cancel", o->load.cancel, "share of requests whose client leaves before the end", 0, 1)
       ->capture_default_str();
   add_seed(*kind, o->load.seed, "of the prompts");
+  kind->add_option("--cache", o->cache, "as of `essh serve`, for a model served for it")->capture_default_str();
   kind->add_flag("--no-stream", o->whole, "whole replies; the first token is the reply");
   kind->add_option("-o,--output", o->output, "md, json or csv")->one_of({"md", "json", "csv"})->capture_default_str();
   kind->add_flag("--json", o->json, "print JSON");

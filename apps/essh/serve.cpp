@@ -164,10 +164,15 @@ void add_serve(Verb& app) {
   add_number(*verb, "--max-queue", o->scheduler.max_queue, "texts that may wait; more are answered with 429", 0,
              1 << 20)
       ->capture_default_str();
-  verb->add_option("--cache", o->cache, "bytes for states of known prompts; 0 computes every prompt anew")
+  verb->add_option("--cache", o->cache, "bytes of the device for states of known prompts; 0 computes every prompt anew")
       ->capture_default_str();
   add_number(*verb, "--prompt-piece", o->scheduler.prompt_piece,
              "most prompt tokens between two steps of the others; 0: as the device likes it", 0, 1 << 20)
+      ->capture_default_str();
+  add_number(
+      *verb, "--prompt-wait", o->scheduler.prompt_wait,
+      "most steps of the others that a prompt waits for more, to be read in one pass; -1: 16 on a GPU, 0 on a CPU", -1,
+      1 << 20)
       ->capture_default_str();
   add_number(*verb, "--max-tokens", o->limits.max_tokens, "most tokens of one answer", 1, 1 << 30)
       ->capture_default_str();

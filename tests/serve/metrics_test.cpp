@@ -18,8 +18,8 @@ TEST(Metrics, TextHasEveryFamilyOnce) {
   metrics.answered("/v1/completions", 200, "T4");
   metrics.answered("/v1/completions", 200, "T4");
   metrics.answered("/x\"\n", 404, "");
-  metrics.prompt_tokens(5, 2);
-  metrics.generated_tokens(3);
+  metrics.cached_tokens(2);
+  metrics.stepped({.steps = 1, .drawn = 3, .read = 5});
   metrics.cancelled("disconnected");
   metrics.observe(Metrics::FirstToken, 0.01);
   const auto text = metrics.text({.running = 1, .queued = 2, .connections = 3, .state_bytes = 4});

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <future>
+#include <map>
 
 #include "tests/serve/live_server.h"
 
@@ -15,7 +16,7 @@ class Recording : public Listener {
   explicit Recording(std::size_t leave_after = SIZE_MAX) : leave_after_(leave_after) {}
   bool gone() const override { return gone_; }
   void accepted() override {}
-  void prompt_cached(std::size_t, std::size_t) override {}
+  void prompt_cached(std::size_t, std::size_t count) override { cached += count; }
   void prompt_progress(std::size_t, std::size_t) override {}
   void prompt_scored(std::size_t, std::span<const Scored>) override {}
   bool token(std::size_t, TokenId token, bool, const Scored*) override {
@@ -32,6 +33,7 @@ class Recording : public Listener {
   void wait() { done_.get_future().wait(); }
 
   std::vector<TokenId> tokens;
+  std::size_t cached = 0;
   int status = 200;
 
  private:
@@ -95,6 +97,231 @@ TEST(Scheduler, ForgetsJobsWithoutATrace) {
   } catch (const HttpError& error) {
     EXPECT_EQ(error.status(), 503);
   }
+}
+
+std::int64_t counted(const Metrics& metrics, const std::string& name) {
+  const auto text = metrics.text({});
+  const auto at = text.find("\n" + name + " ");
+  return at == std::string::npos ? -1 : std::stoll(text.substr(at + name.size() + 2));
+}
+
+// A job of the given prompt, told on the engine's thread or on the listeners'.
+Job prompt_job(const Engine& engine, std::shared_ptr<Listener> listener, std::vector<TokenId> prompt, std::int64_t most,
+               bool may_stop = false) {
+  auto job = job_of(engine, std::move(listener), most);
+  job.prompts = {std::move(prompt)};
+  job.may_stop = may_stop;
+  return job;
+}
+
+std::vector<TokenId> prompt_of(std::size_t length, std::uint64_t seed) {
+  std::vector<TokenId> tokens;
+  Rng rng(seed);
+  for (std::size_t i = 0; i < length; ++i) tokens.push_back(static_cast<TokenId>(rng.below(256)));
+  return tokens;
+}
+
+struct Served {
+  explicit Served(SchedulerOptions options) : scheduler(engine, std::move(options), metrics) {}
+
+  std::shared_ptr<Recording> run(Job job) {
+    const auto listener = std::make_shared<Recording>();
+    job.listener = listener;
+    scheduler.submit(std::move(job));
+    listener->wait();
+    return listener;
+  }
+
+  Stream stream = cpu_stream(1);
+  Engine engine{served_family(), stream};
+  Metrics metrics = {};
+  Scheduler scheduler;
+};
+
+// On the listeners' thread a job hears what it hears on the engine's.
+TEST(Scheduler, BothWaysOfTellingGiveTheSameTokens) {
+  Served served({});
+  for (const auto logprobs : {-1, 2}) {
+    auto at_once = prompt_job(served.engine, nullptr, {1, 2, 3}, 50, true);
+    at_once.logprobs = logprobs;
+    auto later = at_once;
+    later.may_stop = false;
+    const auto first = served.run(std::move(at_once)), second = served.run(std::move(later));
+    EXPECT_EQ(first->tokens.size(), 50u);
+    EXPECT_EQ(first->tokens, second->tokens);
+  }
+}
+
+// 512 prompts of 128 tokens that have arrived are read in as few passes as pieces of 8,192 tokens allow.
+TEST(Scheduler, PromptsThatArriveTogetherShareAPass) {
+  std::promise<void> all;
+  const auto together = all.get_future().share();
+  Served served({.max_slots = 512, .prompt_piece = 8192, .before_step = [&] { together.wait(); }});
+  std::vector<std::shared_ptr<Recording>> listeners;
+  const auto submit = [&](std::size_t i) {
+    listeners.push_back(std::make_shared<Recording>());
+    served.scheduler.submit(prompt_job(served.engine, listeners.back(), prompt_of(128, i), 3));
+  };
+  for (std::size_t i = 0; i < 512; ++i) submit(i);
+  all.set_value();
+  for (auto& listener : listeners) listener->wait();
+  served.scheduler.stop();
+  // The first step has those that were there when it began: one at least.
+  const auto steps = counted(served.metrics, "essh_prompt_steps_total");
+  EXPECT_GE(steps, 8);
+  EXPECT_LE(steps, 9);
+  EXPECT_EQ(counted(served.metrics, "essh_prompt_tokens_total{source=\"computed\"}"), 512 * 128);
+  EXPECT_EQ(counted(served.metrics, "essh_generated_tokens_total"), 512 * 3);
+  EXPECT_LE(counted(served.metrics, "essh_steps_total"), steps + 2);
+}
+
+// While a text draws, short prompts wait for each other for a few steps, and no longer.
+TEST(Scheduler, PromptsWaitForEachOther) {
+  const std::map<std::int64_t, std::int64_t> expected = {{0, 3}, {2, 3}, {5, 2}};
+  for (const auto& [wait, passes] : expected) {
+    std::vector<std::shared_ptr<Recording>> listeners;
+    int step = 0;
+    Served* running = nullptr;
+    std::promise<void> ready;
+    const auto made = ready.get_future().share();
+    Served served({.prompt_wait = wait, .before_step = [&] {
+                     made.wait();
+                     // Two prompts of which the second comes three steps after the first.
+                     if (++step != 5 && step != 8) return;
+                     listeners.push_back(std::make_shared<Recording>());
+                     running->scheduler.submit(prompt_job(running->engine, listeners.back(), prompt_of(9, 1), 4));
+                   }});
+    running = &served;
+    ready.set_value();
+    const auto drawing = served.run(prompt_job(served.engine, nullptr, {1, 2, 3}, 40));
+    served.scheduler.stop();
+    ASSERT_EQ(listeners.size(), 2u);
+    for (const auto& listener : listeners) {
+      listener->wait();
+      EXPECT_EQ(listener->tokens, listeners[0]->tokens);
+      EXPECT_EQ(listener->status, 200);
+    }
+    EXPECT_EQ(drawing->tokens.size(), 40u);
+    EXPECT_EQ(counted(served.metrics, "essh_prompt_steps_total"), passes) << "wait " << wait;
+  }
+}
+
+// What goes on from a state in the engine's memory has the bits of a text computed anew in the same pieces.
+TEST(Scheduler, AKnownPromptGivesTheBitsOfAFreshOne) {
+  for (const bool may_stop : {false, true}) {
+    Served fresh({}), cached({.cache_bytes = 1 << 20});
+    const auto job = [&](Served& served) {
+      auto made = prompt_job(served.engine, nullptr, prompt_of(70, 4), 30, may_stop);
+      made.sampling.temperature = 1;
+      made.sampling.seed = 5;
+      return made;
+    };
+    const auto expected = fresh.run(job(fresh))->tokens;
+    for (int round = 0; round < 3; ++round) {
+      const auto found = cached.run(job(cached));
+      EXPECT_EQ(found->tokens, expected) << round;
+      EXPECT_EQ(found->cached, round == 0 ? 0u : 70u);
+    }
+    // The next turn begins with the text; its last token was never fed.
+    auto turn = prompt_of(70, 4);
+    turn.insert(turn.end(), expected.begin(), expected.end());
+    const auto next = cached.run(prompt_job(cached.engine, nullptr, turn, 5));
+    EXPECT_EQ(next->cached, 70u + 29);
+    EXPECT_GT(cached.scheduler.gauges().cache_bytes, 0);
+    EXPECT_EQ(fresh.run(job(fresh))->cached, 0u);
+    EXPECT_EQ(fresh.scheduler.gauges().cache_bytes, 0);
+  }
+}
+
+// Choices of one prompt go on from one state.
+TEST(Scheduler, ChoicesShareAPrompt) {
+  for (const std::size_t cache : {0, 1 << 20}) {
+    Served served({.max_slots = 3, .cache_bytes = cache});
+    class Choices : public Recording {
+     public:
+      bool token(std::size_t text, TokenId token, bool shown, const Scored* scored) override {
+        texts.resize(std::max(texts.size(), text + 1));
+        texts[text].push_back(token);
+        return Recording::token(text, token, shown, scored);
+      }
+      void ended(std::size_t text, Finish finish) override {
+        if (++over == 7) Recording::ended(text, finish);
+      }
+      std::vector<std::vector<TokenId>> texts;
+      int over = 0;
+    };
+    const auto listener = std::make_shared<Choices>();
+    auto job = prompt_job(served.engine, listener, prompt_of(20, 2), 6);
+    job.n = 7;
+    job.sampling.temperature = 1;
+    served.scheduler.submit(job);
+    listener->wait();
+    served.scheduler.stop();
+    ASSERT_EQ(listener->texts.size(), 7u);
+    EXPECT_EQ(counted(served.metrics, "essh_prompt_tokens_total{source=\"computed\"}"), 20);
+    for (std::size_t c = 0; c < 7; ++c) {
+      Served alone({});
+      auto one = prompt_job(alone.engine, nullptr, prompt_of(20, 2), 6);
+      one.sampling = job.sampling;
+      one.sampling.seed += c;
+      EXPECT_EQ(alone.run(std::move(one))->tokens, listener->texts[c]) << "choice " << c;
+    }
+  }
+}
+
+TEST(Scheduler, TheCacheIsApartByTierAndSalt) {
+  Served served({.cache_bytes = 1 << 20});
+  const auto job = [&](const char* tier, const std::string& salt) {
+    auto made = prompt_job(served.engine, nullptr, prompt_of(30, 4), 2);
+    made.tier = find_tier(served.engine.config(), tier);
+    made.salt = salt;
+    return made;
+  };
+  EXPECT_EQ(served.run(job("full", "a"))->cached, 0u);
+  EXPECT_EQ(served.run(job("full", "b"))->cached, 0u);
+  EXPECT_EQ(served.run(job("T1", "a"))->cached, 0u);
+  EXPECT_EQ(served.run(job("full", "a"))->cached, 30u);
+  EXPECT_EQ(served.run(job("T1", "a"))->cached, 30u);
+  EXPECT_EQ(served.run(job("T1", "b"))->cached, 0u);
+}
+
+// A cache too small for all texts, clients that leave, and memory that runs short in between: every text that ends has
+// the tokens of a server without a cache.
+TEST(Scheduler, AFullCacheChangesNoText) {
+  Served fresh({});
+  std::vector<std::vector<TokenId>> expected;
+  const auto job = [&](Served& served, std::size_t i) {
+    return prompt_job(served.engine, nullptr, prompt_of(10 + 7 * i, i), 12);
+  };
+  for (std::size_t i = 0; i < 8; ++i) expected.push_back(fresh.run(job(fresh, i))->tokens);
+  Served small({.max_slots = 4, .cache_bytes = 40'000});
+  std::size_t whole = 0;
+  for (int round = 0; round < 12; ++round) {
+    std::vector<std::shared_ptr<Recording>> listeners;
+    for (std::size_t i = 0; i < 8; ++i) {
+      auto made = job(small, (i + static_cast<std::size_t>(round)) % 8);
+      listeners.push_back(std::make_shared<Recording>(i == 3 ? 5 : SIZE_MAX));
+      made.listener = listeners.back();
+      small.scheduler.submit(std::move(made));
+    }
+    for (std::size_t i = 0; i < 8; ++i) {
+      listeners[i]->wait();
+      const auto& full = expected[(i + static_cast<std::size_t>(round)) % 8];
+      if (i == 3 && listeners[i]->status == 499) {
+        EXPECT_EQ(listeners[i]->tokens, std::vector<TokenId>(full.begin(), full.begin() + 5));
+      } else {
+        EXPECT_EQ(listeners[i]->tokens, full);
+        ++whole;
+      }
+    }
+    EXPECT_LE(small.scheduler.gauges().cache_bytes, 40'000);
+#ifndef __SANITIZE_ADDRESS__
+    if (round == 5) {
+      EXPECT_THROW(Buffer(Device::Cpu, std::size_t{1} << 62, "more than there is"), Error);
+    }
+#endif
+  }
+  EXPECT_GE(whole, 12u * 7);
 }
 
 }  // namespace

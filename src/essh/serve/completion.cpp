@@ -1,5 +1,6 @@
 #include "essh/serve/completion.h"
 
+#include <algorithm>
 #include <cstdlib>
 
 #include "essh/base/json.h"
@@ -17,6 +18,18 @@ std::size_t count_characters(std::string_view text) {
 // The shortest decimal that reads back as this float: equal numbers are printed alike everywhere in a reply.
 Json number(float value) {
   return std::strtod(fmt::format("{}", value).c_str(), nullptr);
+}
+
+// Appends a string as JSON. Most pieces of a text need no escapes.
+void append_json(std::string& to, const std::string& text) {
+  const auto plain = [](char c) { return c >= ' ' && c < 0x7f && c != '"' && c != '\\'; };
+  if (!std::ranges::all_of(text, plain)) {
+    to += to_text(Json(text));
+    return;
+  }
+  to += '"';
+  to += text;
+  to += '"';
 }
 
 std::string_view bytes_of(const Tokenizer& tokenizer, TokenId id) {
@@ -101,6 +114,7 @@ Job Completion::job(Tier tier, std::shared_ptr<Listener> self) const {
           .salt = request_.cache_salt,
           .resume_sampler = !request_.seeded,
           .keep_state = request_.save_state,
+          .may_stop = !request_.stops.empty(),
           .listener = std::move(self)};
   for (const auto& prompt : prompts_) job.prompts.push_back(prompt.tokens);
   return job;
@@ -120,9 +134,11 @@ void Completion::accepted() {
 }
 
 std::string Completion::chunk(const std::string& choices, const Json& usage) const {
-  auto text = fmt::format("{},\"choices\":[{}]", chunk_head_, choices);
-  if (request_.include_usage) text += ",\"usage\":" + to_text(usage);
-  return text + "}";
+  std::string text;
+  text.reserve(chunk_head_.size() + choices.size() + 48);
+  text.append(chunk_head_).append(",\"choices\":[").append(choices).append("]");
+  if (request_.include_usage) text.append(",\"usage\":").append(usage.is_null() ? "null" : to_text(usage));
+  return text.append("}");
 }
 
 void Completion::prompt_cached(std::size_t, std::size_t tokens) {
@@ -177,15 +193,15 @@ bool Completion::token(std::size_t text, TokenId token, bool shown, const Scored
 void Completion::send_chunk(std::size_t text) {
   auto& choice = choices_[text];
   if (choice.text.empty() && choice.logs.scored.empty() && !choice.finish) return;
-  const auto content = to_text(Json(std::exchange(choice.text, {})));
-  const auto logs = request_.logprobs >= 0 ? to_text(logprobs(std::exchange(choice.logs, {}))) : "null";
-  const auto reason = choice.finish ? fmt::format("\"{}\"", choice.finish) : "null";
-  exchange_->event(chunk(
-      request_.chat
-          ? fmt::format(R"({{"index":{},"delta":{{"content":{}}},"logprobs":{},"finish_reason":{}}})", text, content,
-                        logs, reason)
-          : fmt::format(R"({{"index":{},"text":{},"logprobs":{},"finish_reason":{}}})", text, content, logs, reason),
-      nullptr));
+  auto content = fmt::format("{{\"index\":{},{}", text, request_.chat ? "\"delta\":{\"content\":" : "\"text\":");
+  append_json(content, choice.text);
+  choice.text.clear();
+  if (request_.chat) content += '}';
+  content += ",\"logprobs\":";
+  content += request_.logprobs >= 0 ? to_text(logprobs(std::exchange(choice.logs, {}))) : "null";
+  content += ",\"finish_reason\":";
+  content += choice.finish ? fmt::format("\"{}\"}}", choice.finish) : "null}";
+  exchange_->event(chunk(content, nullptr));
 }
 
 void Completion::ended(std::size_t text, Finish finish_reason) {

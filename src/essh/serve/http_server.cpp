@@ -28,6 +28,7 @@
 #include <vector>
 
 #include "essh/base/log.h"
+#include "essh/base/thread_name.h"
 
 namespace essh::serve {
 namespace {
@@ -129,8 +130,8 @@ class ConnectionExchange : public Exchange, public std::enable_shared_from_this<
   void start_events() override {
     put([](News& news) { news.started = true; });
   }
-  void event(std::string text) override { stream(format_event(text)); }
-  void comment(std::string text) override { stream(format_comment(text)); }
+  void event(std::string text) override { stream("data: ", text); }
+  void comment(std::string text) override { stream(": ", text); }
   void end_events() override {
     put([](News& news) { news.ended = true; });
   }
@@ -151,7 +152,7 @@ class ConnectionExchange : public Exchange, public std::enable_shared_from_this<
   void deliver();
 
  private:
-  void stream(std::string bytes);
+  void stream(std::string_view kind, std::string_view text);
   template <class Change>
   void put(const Change& change) {
     if (gone()) return;
@@ -181,6 +182,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
         shared_(shared),
         lane_(lane),
         counted_(std::move(counted)) {
+    Code ignored;
+    socket_.non_blocking(true, ignored);
     const std::lock_guard lock(shared_.mutex);
     shared_.open.insert(this);
   }
@@ -379,18 +382,28 @@ class Connection : public std::enable_shared_from_this<Connection> {
 
   void flush() {
     if (pending_.empty()) return written();
+    std::swap(out_, pending_);
+    pending_.clear();
+    // An event nearly always fits into the socket's buffer: no operation, timer or handler is needed then.
+    Code code;
+    const auto sent = socket_.write_some(asio::buffer(out_), code);
+    if (code && code != asio::error::would_block && code != asio::error::try_again) return close();
+    if (sent == out_.size()) {
+      out_.clear();
+      waiting_ = 0;
+      return written();
+    }
     writing_ = true;
-    out_ = std::exchange(pending_, {});
     stall_.expires_after(seconds(shared_.options.stall_seconds));
-    stall_.async_wait([self = shared_from_this()](Code code) {
-      if (!code) self->close();
+    stall_.async_wait([self = shared_from_this()](Code cancelled) {
+      if (!cancelled) self->close();
     });
-    asio::async_write(socket_, asio::buffer(out_), [self = shared_from_this()](Code code, std::size_t) {
+    asio::async_write(socket_, asio::buffer(out_) + sent, [self = shared_from_this()](Code failed, std::size_t) {
       self->writing_ = false;
       self->stall_.cancel();
       self->out_.clear();
       self->waiting_ = self->pending_.size();
-      if (code) return self->close();
+      if (failed) return self->close();
       self->flush();
     });
   }
@@ -434,6 +447,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
 
   template <class Action>
   void arm(double after, Action action) {
+    if (closed_) return;
     const auto use = ++timer_use_;
     timer_.expires_after(seconds(after));
     timer_.async_wait([self = shared_from_this(), use, action](Code code) {
@@ -463,14 +477,15 @@ void ConnectionExchange::deliver() {
   asio::dispatch(connection_->executor(), [self = shared_from_this()] { self->connection_->hear(self); });
 }
 
-void ConnectionExchange::stream(std::string bytes) {
+void ConnectionExchange::stream(std::string_view kind, std::string_view text) {
   if (gone()) return;
-  if (!connection_->may_queue(bytes.size())) {
+  constexpr std::string_view kEnd = "\n\n";
+  if (!connection_->may_queue(kind.size() + text.size() + kEnd.size())) {
     leave();
     asio::post(connection_->executor(), [self = shared_from_this()] { self->connection_->close(); });
     return;
   }
-  put([&](News& news) { news.bytes += bytes; });
+  put([&](News& news) { news.bytes.append(kind).append(text).append(kEnd); });
 }
 
 void Outgoing::add(std::shared_ptr<ConnectionExchange> exchange) {
@@ -532,6 +547,7 @@ class Server {
  private:
   // An exception of one handler, for want of memory say, ends neither the thread nor the server.
   static void run_handlers(Lane& lane) {
+    name_thread("essh-io");
     for (;;) {
       try {
         lane.io.run();

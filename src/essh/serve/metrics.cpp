@@ -58,15 +58,18 @@ void Metrics::answered(const std::string& endpoint, int status, const std::strin
   ++requests_[{endpoint, status, tier}];
 }
 
-void Metrics::prompt_tokens(std::int64_t computed, std::int64_t cached) {
+void Metrics::cached_tokens(std::int64_t count) {
   const std::lock_guard lock(mutex_);
-  computed_ += static_cast<std::uint64_t>(computed);
-  cached_ += static_cast<std::uint64_t>(cached);
+  cached_ += static_cast<std::uint64_t>(count);
 }
 
-void Metrics::generated_tokens(std::int64_t count) {
+void Metrics::stepped(const Step& step) {
   const std::lock_guard lock(mutex_);
-  generated_ += static_cast<std::uint64_t>(count);
+  steps_ += static_cast<std::uint64_t>(step.steps);
+  prompt_steps_ += step.read > 0;
+  generated_ += static_cast<std::uint64_t>(step.drawn);
+  computed_ += static_cast<std::uint64_t>(step.read);
+  for (const double gap : step.gaps) durations_[BetweenTokens].observe(gap);
 }
 
 void Metrics::cancelled(const std::string& reason) {
@@ -93,6 +96,10 @@ std::string Metrics::text(const Gauges& gauges) const {
   text += fmt::format("essh_prompt_tokens_total{{source=\"cached\"}} {}\n", cached_);
   head(text, "essh_generated_tokens_total", "counter", "Tokens drawn.");
   text += fmt::format("essh_generated_tokens_total {}\n", generated_);
+  head(text, "essh_steps_total", "counter", "Steps of the engine; each advances every text that draws.");
+  text += fmt::format("essh_steps_total {}\n", steps_);
+  head(text, "essh_prompt_steps_total", "counter", "Steps that computed prompt tokens.");
+  text += fmt::format("essh_prompt_steps_total {}\n", prompt_steps_);
   head(text, "essh_cancelled_total", "counter", "Texts that ended before their time.");
   for (const auto& [reason, count] : cancelled_)
     text += fmt::format("essh_cancelled_total{{reason=\"{}\"}} {}\n", escaped(reason), count);

@@ -36,8 +36,14 @@ class Metrics {
 
   Metrics();
   void answered(const std::string& endpoint, int status, const std::string& tier);
-  void prompt_tokens(std::int64_t computed, std::int64_t cached);
-  void generated_tokens(std::int64_t count);
+  void cached_tokens(std::int64_t count);
+  // Of a step of the engine, or none: tokens drawn, prompt tokens computed, and for each text that drew a second token
+  // or a later one the seconds since the token before.
+  struct Step {
+    std::int64_t steps = 0, drawn = 0, read = 0;
+    std::vector<double> gaps = {};
+  };
+  void stepped(const Step& step);
   void cancelled(const std::string& reason);
   void observe(Duration duration, double seconds);
   // Prometheus text format 0.0.4.
@@ -47,7 +53,7 @@ class Metrics {
   mutable std::mutex mutex_;
   std::map<std::tuple<std::string, int, std::string>, std::uint64_t> requests_;
   std::map<std::string, std::uint64_t> cancelled_;
-  std::uint64_t computed_ = 0, cached_ = 0, generated_ = 0;
+  std::uint64_t computed_ = 0, cached_ = 0, generated_ = 0, steps_ = 0, prompt_steps_ = 0;
   std::vector<Histogram> durations_;
 };
 

@@ -1,9 +1,11 @@
 #pragma once
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <list>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <span>
 #include <string>
 #include <unordered_map>
@@ -14,46 +16,59 @@
 
 namespace essh::serve {
 
-// The state after some tokens and, at the end of a prompt, the logits there.
-struct PrefixState {
-  StateSnapshot state;
-  std::vector<float> logits = {};
-};
-
-// States of prompts and texts that were computed, the least recently used ones dropped beyond a budget in bytes. Of one
-// model and precision; keyed by capacity, salt and tokens. One thread.
+// Packed states of prompts and texts that were computed, in memory of the engine's device. The least recently used
+// states are dropped beyond a budget in bytes. For one model and precision; keyed by capacity, salt and tokens.
+//
+// One thread calls find() and put(). When an allocation on the device fails, all states are dropped, their memory is
+// given back and the budget is halved: the cache gives way before a request fails.
 class PrefixCache {
  public:
-  explicit PrefixCache(std::size_t budget) : budget_(budget) {}
+  PrefixCache(std::size_t budget, Device device);
 
   struct Found {
-    std::size_t tokens = 0;
-    std::shared_ptr<const PrefixState> state = nullptr;
+    std::size_t tokens = 0;  // 0: none is known
+    PackedState state = {};  // until the next put()
+    std::shared_ptr<const std::vector<float>> logits = nullptr;
+    std::shared_ptr<Buffer> memory = nullptr;  // that the state lies in
   };
-  // The longest beginning of `tokens` that is known under this salt.
+  // The longest beginning of `tokens` that is known under this salt; its logits are empty at the end of a text.
   Found find(Capacity capacity, const std::string& salt, std::span<const TokenId> tokens);
-  void put(Capacity capacity, const std::string& salt, std::span<const TokenId> tokens,
-           std::shared_ptr<const PrefixState> state);
+  // Keeps the state after `tokens`: `write` puts its `bytes` to a place on the device. Nothing is kept, and nothing
+  // written, if the state is larger than the budget.
+  void put(Capacity capacity, const std::string& salt, std::span<const TokenId> tokens, std::span<const float> logits,
+           std::size_t bytes, const std::function<void(std::byte*)>& write);
 
   bool enabled() const { return budget_ > 0; }
-  std::size_t bytes() const { return bytes_; }
+  // Bytes of the states, wherever they lie, with their keys and logits.
+  std::size_t bytes() const;
 
  private:
   struct Entry {
-    std::uint64_t hash;
-    Capacity capacity;
-    std::string salt;
-    std::vector<TokenId> tokens;
-    std::shared_ptr<const PrefixState> state;
-    std::size_t bytes;
+    std::uint64_t hash = 0;
+    Capacity capacity = {};
+    std::string salt = {};
+    std::vector<TokenId> tokens = {};
+    std::shared_ptr<const std::vector<float>> logits = nullptr;
+    std::size_t begin = 0, room = 0;  // in memory_
+    std::size_t bytes = 0;            // in all
   };
   using Place = std::list<Entry>::iterator;
-  void drop(Place entry);
 
-  std::size_t budget_, bytes_ = 0;
-  std::list<Entry> entries_;  // most recently used first
+  void drop(Place entry);
+  bool take(Entry& entry);
+  bool give_way();
+  std::shared_ptr<Buffer> memory_for(std::size_t bytes);
+
+  const Device device_;
+  mutable std::mutex mutex_;
+  std::atomic<std::size_t> budget_;
+  std::size_t bytes_ = 0;
+  std::shared_ptr<Buffer> memory_;           // of budget_ bytes, from the first put() on
+  std::map<std::size_t, std::size_t> free_;  // ranges of memory_: begin and size
+  std::list<Entry> entries_;                 // most recently used first
   std::unordered_map<std::uint64_t, Place> by_hash_;
   std::map<std::size_t, std::size_t> lengths_;  // of the entries, with their number
+  Reclaimer reclaimer_;
 };
 
 }  // namespace essh::serve

@@ -7,6 +7,7 @@
 
 #include "essh/base/error.h"
 #include "essh/base/log.h"
+#include "essh/base/thread_name.h"
 
 namespace essh::serve {
 namespace {
@@ -16,6 +17,11 @@ using Clock = std::chrono::steady_clock;
 double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
+
+// Steps between two looks at the bytes of states that grow.
+constexpr std::uint64_t kMeasured = 64;
+// A prompt's pass on a GPU launches every kernel anew: a few milliseconds, about four steps of many texts.
+constexpr std::int64_t kPromptWait = 16;
 
 HttpError shutting_down() {
   return {503, "the server is shutting down; send the request again", "", "shutting_down"};
@@ -33,7 +39,9 @@ Scored score(std::span<const float> logits, TokenId token, int alternatives) {
 }
 
 // A job with texts that have not ended.
-struct Scheduler::Active {
+struct Scheduler::Active : Recipient {
+  explicit Active(Job from) : job(std::move(from)) { listener = job.listener; }
+
   Job job;
   Clock::time_point arrived = Clock::now();
   std::size_t open = 0;  // texts
@@ -44,7 +52,13 @@ struct Scheduler::Active {
 
 // A prompt of several choices: the first takes it in, the others go on from its state.
 struct Scheduler::Shared {
-  StateSnapshot state;
+  explicit Shared(Engine& of) : engine(of) {}
+  ~Shared() {
+    if (slot != Slot{}) engine.close(slot);
+  }
+
+  Engine& engine;
+  Slot slot = {};  // at the end of the prompt, from when it is ready on
   std::vector<float> logits;
   std::vector<std::unique_ptr<Text>> siblings;
   bool ready = false;
@@ -56,9 +70,11 @@ struct Scheduler::Text {
   Sampler sampler;
   std::shared_ptr<Shared> shared = nullptr;
   Slot slot = {};
+  std::int64_t bytes = 0;  // of its state, when it was last measured
   std::size_t fed = 0;     // tokens of the prompt
-  std::uint64_t turn = 0;  // the step of the last piece
+  std::uint64_t turn = 0;  // the step of the last piece, or of the start
   std::int64_t made = 0;   // tokens drawn
+  bool begun = false;      // a piece of the prompt has been read
   TokenId last = -1;
   std::vector<TokenId> drawn = {};  // for the cache
   std::map<TokenId, std::int64_t> counts = {};
@@ -88,10 +104,19 @@ struct Scheduler::Text {
 };
 
 Scheduler::Scheduler(Engine& engine, SchedulerOptions options, Metrics& metrics)
-    : engine_(engine), options_(options), metrics_(metrics), cache_(options.cache_bytes) {
+    : engine_(engine),
+      options_(options),
+      metrics_(metrics),
+      cache_(options.cache_bytes, engine.stream().device()),
+      listeners_([this](std::int64_t texts, std::int64_t tokens) {
+        queued_tokens_ -= tokens;
+        load_ -= texts;
+      }) {
   // Whole chunks of the scan, and as many as `essh logits` takes: the same bits.
   score_piece_ = std::clamp<Index>((Index{16} << 20) / engine.config().vocab_size / 64 * 64, 64, 512);
-  if (options_.prompt_piece <= 0) options_.prompt_piece = engine.stream().device() == Device::Cpu ? 512 : 8192;
+  const bool cpu = engine.stream().device() == Device::Cpu;
+  if (options_.prompt_piece <= 0) options_.prompt_piece = cpu ? 512 : 8192;
+  if (options_.prompt_wait < 0) options_.prompt_wait = cpu ? 0 : kPromptWait;
   thread_ = std::thread([this] { work(); });
 }
 
@@ -106,7 +131,10 @@ void Scheduler::stop() {
     stopping_ = true;
     wake_.notify_one();
   }
-  std::call_once(joined_, [this] { thread_.join(); });
+  std::call_once(joined_, [this] {
+    thread_.join();
+    listeners_.finish();
+  });
 }
 
 Gauges Scheduler::gauges() const {
@@ -120,13 +148,13 @@ Gauges Scheduler::gauges() const {
 
 void Scheduler::submit(Job job) {
   if (draining_) throw shutting_down();
-  auto active = std::make_shared<Active>(Active{.job = std::move(job)});
+  auto active = std::make_shared<Active>(std::move(job));
   const auto& j = active->job;
   active->open = j.texts();
   for (const auto& prompt : j.prompts) active->tokens += static_cast<std::int64_t>(prompt.size());
   std::vector<std::unique_ptr<Text>> texts;
   for (std::size_t prompt = 0; prompt < j.prompts.size(); ++prompt) {
-    const auto shared = j.n > 1 ? std::make_shared<Shared>() : nullptr;
+    const auto shared = j.n > 1 ? std::make_shared<Shared>(engine_) : nullptr;
     for (std::int64_t choice = 0; choice < j.n; ++choice) {
       auto sampling = j.sampling;
       sampling.seed += static_cast<std::uint64_t>(choice);
@@ -156,6 +184,7 @@ void Scheduler::submit(Job job) {
 }
 
 void Scheduler::work() {
+  name_thread("essh-engine");
   for (;;) {
     {
       std::unique_lock lock(mutex_);
@@ -165,6 +194,7 @@ void Scheduler::work() {
       if (stopping_) break;
     }
     try {
+      now_ = Clock::now();
       sweep();
       admit();
       step();
@@ -172,18 +202,34 @@ void Scheduler::work() {
     } catch (const std::exception& error) {
       log::warn("serve: {}", error.what());
       const HttpError shown(500, error.what());
-      for (auto& text : running_) fail(*text->active, shown);
+      for (auto& text : running_) fail(text->active, shown);
     }
+    count();
+    listeners_.hand_over();
   }
-  for (auto* texts : {&waiting_, &running_}) {
-    for (auto& text : *texts) fail(*text->active, shutting_down());
-  }
+  for (auto& text : waiting_) fail(text->active, shutting_down());
+  for (auto& text : running_) fail(text->active, shutting_down());
   sweep();
+  listeners_.hand_over();
+}
+
+// Adds what was drawn and read to the metrics, before a client can know it.
+void Scheduler::count() {
+  if (found_.steps > 0 || found_.drawn > 0) metrics_.stepped(found_);
+  found_.steps = found_.drawn = found_.read = 0;
+  found_.gaps.clear();
+}
+
+bool Scheduler::tell(const std::shared_ptr<Active>& job, Notice notice) {
+  notice.to = job;
+  if (job->job.may_stop) return listeners_.tell(notice);
+  listeners_.add(std::move(notice));
+  return true;
 }
 
 // Runs what a job causes: its exception ends this job alone.
 template <class Body>
-void Scheduler::guarded(Active& job, const Body& body) {
+void Scheduler::guarded(const std::shared_ptr<Active>& job, const Body& body) {
   try {
     body();
   } catch (const std::exception& error) {
@@ -191,45 +237,49 @@ void Scheduler::guarded(Active& job, const Body& body) {
   }
 }
 
-void Scheduler::fail(Active& job, const HttpError& error) {
-  if (job.over) return;
-  job.over = true;
-  try {
-    job.job.listener->failed(error);
-  } catch (const std::exception& again) {
-    log::warn("serve: an error could not be reported: {}", again.what());
-  }
-  load_ -= static_cast<std::int64_t>(job.open);
-  queued_tokens_ -= job.tokens;
+void Scheduler::fail(const std::shared_ptr<Active>& job, const HttpError& error) {
+  if (std::exchange(job->over, true)) return;
+  tell(job, {.call = [error](Listener& listener) { listener.failed(error); },
+             .texts = static_cast<std::int64_t>(job->open),
+             .tokens = job->tokens});
 }
 
 // Lets go of texts that have ended, have failed or whose client has left.
 void Scheduler::sweep() {
-  for (auto* texts : {&waiting_, &running_}) {
-    for (auto& text : *texts) {
-      auto& active = *text->active;
-      if (!active.over && active.job.listener->gone()) {
-        metrics_.cancelled("disconnected");
-        fail(active, HttpError(499, "the client has left"));
-      }
-      if ((active.over || text->over) && text->slot != Slot{}) engine_.close(std::exchange(text->slot, Slot{}));
-      if (active.over && text->shared) text->shared->siblings.clear();  // they own it in turn
+  const auto over = [&](const std::unique_ptr<Text>& text) {
+    auto& active = *text->active;
+    if (!active.over && active.listener->gone()) {
+      metrics_.cancelled("disconnected");
+      fail(text->active, HttpError(499, "the client has left"));
     }
-    std::erase_if(*texts, [](const auto& text) { return text->over || text->active->over; });
-  }
-  std::int64_t bytes = 0;
-  for (const auto& text : running_) bytes += static_cast<std::int64_t>(engine_.state_bytes(text->slot));
-  held_ = static_cast<std::int64_t>(running_.size());
-  state_bytes_ = bytes;
+    if (!active.over && active.deaf) fail(text->active, HttpError(500, "the reply could not be made"));
+    if (!active.over && !text->over) return false;
+    if (text->slot != Slot{}) engine_.close(std::exchange(text->slot, Slot{}));
+    state_bytes_ -= text->bytes;
+    if (active.over && text->shared) text->shared->siblings.clear();  // they own it in turn
+    return true;
+  };
+  std::erase_if(waiting_, over);
+  std::erase_if(running_, over);
+  held_ = std::ssize(running_);
   cache_bytes_ = static_cast<std::int64_t>(cache_.bytes());
+  if (steps_ % kMeasured == 0) {
+    for (auto& text : running_) measure(*text);
+  }
+}
+
+// Counts the bytes of a text's state, which grow with full attention.
+void Scheduler::measure(Text& text) {
+  const auto bytes = static_cast<std::int64_t>(engine_.state_bytes(text.slot));
+  state_bytes_ += bytes - std::exchange(text.bytes, bytes);
 }
 
 void Scheduler::admit() {
   while (!waiting_.empty() && std::ssize(running_) < options_.max_slots) {
     auto text = std::move(waiting_.front());
-    waiting_.erase(waiting_.begin());
+    waiting_.pop_front();
     const auto active = text->active;
-    guarded(*active, [&] { start(std::move(text)); });
+    guarded(active, [&] { start(std::move(text)); });
   }
 }
 
@@ -239,7 +289,7 @@ void Scheduler::start(std::unique_ptr<Text> text) {
   const bool ready = text->shared && text->shared->ready;
   if (job.max_tokens == 0 && !job.keep_state && (ready || !job.score_prompt)) {
     if (text->shared && !ready) {
-      for (auto& sibling : text->shared->siblings) end(*sibling, Finish::Length);
+      for (auto& sibling : std::exchange(text->shared->siblings, {})) end(*sibling, Finish::Length);
     }
     end(*text, Finish::Length);
     return;
@@ -259,22 +309,51 @@ void Scheduler::start(std::unique_ptr<Text> text) {
   if (!ready && !job.score_prompt && !job.from) {
     found = cache_.find(job.tier.capacity, job.salt, tokens);
     // Nothing can be drawn without the logits at the end of the prompt.
-    if (found.tokens == tokens.size() && found.state->logits.empty())
+    if (found.tokens == tokens.size() && found.logits->empty())
       found = cache_.find(job.tier.capacity, job.salt, std::span(tokens).first(tokens.size() - 1));
   }
-  text->slot = ready         ? engine_.restore(job.tier, text->shared->state)
-               : found.state ? engine_.restore(job.tier, found.state->state)
-               : job.from    ? engine_.restore(job.tier, job.from->state)
-                             : engine_.open(job.tier);
-  text->since = Clock::now();
+  if (found.tokens > 0) {
+    try {
+      text->slot = engine_.unpack(job.tier, found.state);
+    } catch (const Error& error) {
+      // The cache has given way to the slot, but `found` still held its memory.
+      if (error.kind() != ErrorKind::OutOfMemory) throw;
+      found = {};
+    }
+  }
+  if (text->slot == Slot{}) {
+    text->slot = ready      ? engine_.fork(text->shared->slot)
+                 : job.from ? engine_.restore(job.tier, job.from->state)
+                            : engine_.open(job.tier);
+  }
+  text->since = now_;
+  text->turn = steps_;
   running_.push_back(std::move(text));
   auto& started = *running_.back();
-  if (!ready && !found.state) return;
+  measure(started);
+  if (!ready && found.tokens == 0) return;
   started.fed = ready ? tokens.size() : found.tokens;
-  metrics_.prompt_tokens(0, static_cast<std::int64_t>(started.fed));
-  if (ready) return draw(started, started.shared->logits);
-  job.listener->prompt_cached(started.prompt, found.tokens);
-  if (started.prompted()) finish_prompt(started, found.state->logits, true);
+  metrics_.cached_tokens(static_cast<std::int64_t>(started.fed));
+  if (ready) {
+    const auto shared = std::exchange(started.shared, nullptr);  // the last one closes its slot
+    return draw(started, shared->logits);
+  }
+  tell(started.active, {.call = [prompt = started.prompt, count = found.tokens](Listener& listener) {
+         listener.prompt_cached(prompt, count);
+       }});
+  if (started.prompted()) finish_prompt(started, *found.logits, true);
+}
+
+// Prompts go on at once where nobody draws, where they fill a pass, and in the middle of a long one. Others wait a few
+// steps for more.
+bool Scheduler::prompts_are_due(std::span<Text* const> prompts, bool drawing) const {
+  if (!drawing) return true;
+  std::size_t tokens = 0;
+  for (const auto* text : prompts) {
+    if (text->begun || steps_ - text->turn >= static_cast<std::uint64_t>(options_.prompt_wait)) return true;
+    tokens += text->tokens().size() - text->fed;
+  }
+  return tokens >= static_cast<std::size_t>(options_.prompt_piece);
 }
 
 void Scheduler::step() {
@@ -294,9 +373,10 @@ void Scheduler::step() {
                       .alternatives = text->active->job.logprobs});
     owners.push_back(text.get());
   }
+  ++steps_;
+  if (!prompts_are_due(prompts, !chunks.empty())) prompts.clear();
   // Whoever has waited longest for a piece comes first.
   std::ranges::stable_sort(prompts, {}, [](const Text* text) { return text->turn; });
-  ++steps_;
   std::size_t taken = 0, scored = 0;
   for (auto* text : prompts) {
     const auto& job = text->active->job;
@@ -314,9 +394,9 @@ void Scheduler::step() {
                                                              : Wanted::Nothing});
     owners.push_back(text);
     text->turn = steps_;
+    text->begun = true;
   }
   if (chunks.empty()) return;
-  longest_gap_ = 0;
   try {
     if (options_.before_step) options_.before_step();
     engine_.run(chunks, outputs_);
@@ -326,16 +406,20 @@ void Scheduler::step() {
     if (known && known->kind() == ErrorKind::Device) broken_ = true;
     const auto reported = as_http_error(error);
     const HttpError shown(reported.status() == 503 ? 503 : 500, reported.what());
-    for (auto* text : owners) fail(*text->active, shown);
+    for (auto* text : owners) fail(text->active, shown);
     return;
   }
+  now_ = Clock::now();
+  longest_gap_ = 0;
+  found_.steps = 1;
+  found_.read = static_cast<std::int64_t>(taken);
   for (std::size_t i = 0; i < owners.size(); ++i) {
     auto& text = *owners[i];
     if (text.active->over) continue;
-    guarded(*text.active, [&] { take(text, chunks[i].tokens.size(), outputs_.entries[i]); });
+    guarded(text.active, [&] { take(text, chunks[i].tokens.size(), outputs_.entries[i]); });
   }
   if (options_.latency && longest_gap_ > 0) {
-    const double now = std::chrono::duration<double>(Clock::now().time_since_epoch()).count();
+    const double now = std::chrono::duration<double>(now_.time_since_epoch()).count();
     options_.latency->observe(now, longest_gap_, std::ssize(waiting_));
   }
 }
@@ -356,11 +440,17 @@ void Scheduler::take(Text& text, std::size_t fed, const Outputs::Entry& entry) {
     std::vector<Scored> scored;
     for (std::size_t i = 0; i < fed && text.fed + i + 1 < tokens.size(); ++i)
       scored.push_back(score(row(static_cast<Index>(i)), tokens[text.fed + i + 1], job.logprobs));
-    job.listener->prompt_scored(text.prompt, scored);
+    tell(text.active, {.call = [prompt = text.prompt, scored = std::move(scored)](Listener& listener) {
+           listener.prompt_scored(prompt, scored);
+         }});
   }
   text.fed += fed;
-  metrics_.prompt_tokens(static_cast<std::int64_t>(fed), 0);
-  if (!text.prompted()) return job.listener->prompt_progress(text.prompt, text.fed);
+  if (!text.prompted()) {
+    tell(text.active, {.call = [prompt = text.prompt, count = text.fed](Listener& listener) {
+           listener.prompt_progress(prompt, count);
+         }});
+    return;
+  }
   metrics_.observe(Metrics::Prompt, seconds_since(text.since));
   std::span<const float> logits;
   if (job.max_tokens > 0) logits = row(entry.logits.rows - 1);
@@ -370,24 +460,27 @@ void Scheduler::take(Text& text, std::size_t fed, const Outputs::Entry& entry) {
 // `known`: the state came from the cache.
 void Scheduler::finish_prompt(Text& text, std::span<const float> logits, bool known) {
   const auto& job = text.active->job;
-  const bool kept = cache_.enabled() && !known && job.max_tokens > 0 && !job.from;
-  if (kept || (text.shared && job.max_tokens > 0)) {
-    auto state = std::make_shared<PrefixState>(
-        PrefixState{.state = engine_.snapshot(text.slot), .logits = {logits.begin(), logits.end()}});
-    if (text.shared) {
-      text.shared->state = state->state;
-      text.shared->logits = state->logits;
+  if (!known && job.max_tokens > 0) keep(text, text.tokens(), logits);
+  if (const auto shared = std::exchange(text.shared, nullptr)) {
+    shared->ready = true;
+    waiting_.insert(waiting_.begin(), std::make_move_iterator(shared->siblings.begin()),
+                    std::make_move_iterator(shared->siblings.end()));
+    shared->siblings.clear();
+    if (job.max_tokens > 0) {
+      shared->logits.assign(logits.begin(), logits.end());
+      shared->slot = engine_.fork(text.slot);
     }
-    if (kept) cache_.put(job.tier.capacity, job.salt, text.tokens(), std::move(state));
-  }
-  if (text.shared) {
-    text.shared->ready = true;
-    waiting_.insert(waiting_.begin(), std::make_move_iterator(text.shared->siblings.begin()),
-                    std::make_move_iterator(text.shared->siblings.end()));
-    text.shared->siblings.clear();
   }
   if (job.max_tokens == 0) return end(text, Finish::Length);
   draw(text, logits);
+}
+
+// Keeps the state after `tokens` for requests that begin with them.
+void Scheduler::keep(Text& text, std::span<const TokenId> tokens, std::span<const float> logits) {
+  const auto& job = text.active->job;
+  if (!cache_.enabled() || job.from) return;
+  cache_.put(job.tier.capacity, job.salt, tokens, logits, engine_.packed_bytes(text.slot),
+             [&](std::byte* to) { engine_.pack(text.slot, to); });
 }
 
 void Scheduler::draw(Text& text, std::span<const float> logits) {
@@ -407,18 +500,29 @@ void Scheduler::go_on(Text& text, const Scored& drawn) {
   const auto& job = active.job;
   const auto token = drawn.token;
   ++text.made;
-  metrics_.generated_tokens(1);
+  ++found_.drawn;
   if (text.made > 1) {
-    const double gap = seconds_since(text.since);
-    longest_gap_ = std::max(longest_gap_, gap);
-    metrics_.observe(Metrics::BetweenTokens, gap);
+    found_.gaps.push_back(std::chrono::duration<double>(now_ - text.since).count());
+    longest_gap_ = std::max(longest_gap_, found_.gaps.back());
   } else if (!std::exchange(active.drawn, true)) {
     metrics_.observe(Metrics::FirstToken, seconds_since(active.arrived));
   }
-  text.since = Clock::now();
+  text.since = now_;
   if (job.presence_penalty != 0 || job.frequency_penalty != 0) ++text.counts[token];
   const bool eos = token == engine_.config().eos_token_id && !job.ignore_eos;
-  const bool more = job.listener->token(text.number, token, !eos, job.logprobs >= 0 ? &drawn : nullptr);
+  Notice notice{.text = text.number, .token = token, .shown = !eos};
+  bool more = true;
+  if (job.logprobs >= 0) {
+    // `more` is written only where the call is made at once.
+    notice.call = [number = text.number, token, eos, scored = drawn,
+                   stopped = job.may_stop ? &more : nullptr](Listener& listener) {
+      const bool on = listener.token(number, token, !eos, &scored);
+      if (stopped) *stopped = on;
+    };
+    tell(text.active, std::move(notice));
+  } else {
+    more = tell(text.active, std::move(notice));
+  }
   text.last = token;
   if (eos || !more) return end(text, Finish::Stop);
   if (text.made == job.max_tokens) return end(text, Finish::Length);
@@ -432,20 +536,23 @@ void Scheduler::end(Text& text, Finish finish) {
   if (!text.drawn.empty() && text.slot != Slot{}) {
     auto tokens = text.tokens();
     tokens.insert(tokens.end(), text.drawn.begin(), text.drawn.end());
-    cache_.put(active.job.tier.capacity, active.job.salt, tokens,
-               std::make_shared<PrefixState>(PrefixState{.state = engine_.snapshot(text.slot)}));
+    keep(text, tokens, {});
   }
   if (active.job.keep_state && text.slot != Slot{}) {
-    SavedState saved{.tier = active.job.tier, .state = engine_.snapshot(text.slot), .sampler = text.sampler.state()};
-    if (text.made > 0) saved.pending = {text.last};
-    active.job.listener->kept(std::move(saved));
+    auto saved = std::make_shared<SavedState>(
+        SavedState{.tier = active.job.tier, .state = engine_.snapshot(text.slot), .sampler = text.sampler.state()});
+    if (text.made > 0) saved->pending = {text.last};
+    tell(text.active, {.call = [saved](Listener& listener) { listener.kept(std::move(*saved)); }});
   }
-  active.job.listener->ended(text.number, finish);
-  --load_;
-  if (--active.open > 0) return;
-  active.over = true;
-  queued_tokens_ -= active.tokens;
-  metrics_.observe(Metrics::Request, seconds_since(active.arrived));
+  if (active.job.may_stop) count();
+  const bool last = --active.open == 0;
+  if (last) {
+    active.over = true;
+    metrics_.observe(Metrics::Request, seconds_since(active.arrived));
+  }
+  tell(text.active, {.call = [number = text.number, finish](Listener& listener) { listener.ended(number, finish); },
+                     .texts = 1,
+                     .tokens = last ? active.tokens : 0});
 }
 
 }  // namespace essh::serve

@@ -1,6 +1,8 @@
 #pragma once
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -10,49 +12,14 @@
 #include <vector>
 
 #include "essh/decode/engine.h"
-#include "essh/serve/http.h"
 #include "essh/serve/latency_control.h"
+#include "essh/serve/listener_thread.h"
 #include "essh/serve/metrics.h"
 #include "essh/serve/prefix_cache.h"
-#include "essh/serve/state_store.h"
-#include "essh/text/tokenizer.h"
 
 namespace essh::serve {
 
-// The log-probability of a token under the model alone, without temperature, penalties or bias, and of the most likely
-// tokens, best first. Never below kLeastLogprob.
-struct Scored {
-  TokenId token = -1;
-  float logprob = 0;
-  std::vector<std::pair<TokenId, float>> top = {};
-};
 Scored score(std::span<const float> logits, TokenId token, int alternatives);
-
-enum class Finish { Stop, Length };
-
-// Hears what becomes of a job, on the engine's thread but for accepted(). Text number p * n + c is choice c of prompt
-// p.
-class Listener {
- public:
-  virtual ~Listener() = default;
-  // The client has left: the job is dropped before the next step.
-  virtual bool gone() const = 0;
-  // The first call, by the thread that submits.
-  virtual void accepted() = 0;
-  // Tokens of a prompt whose state was known.
-  virtual void prompt_cached(std::size_t prompt, std::size_t tokens) = 0;
-  // Tokens of a prompt that have been taken in, with more to come.
-  virtual void prompt_progress(std::size_t prompt, std::size_t tokens) = 0;
-  // Tokens of a prompt from its second on, piece by piece in their order.
-  virtual void prompt_scored(std::size_t prompt, std::span<const Scored> scored) = 0;
-  // A drawn token; `shown` is false for the end of text. Returns false when the text is complete.
-  virtual bool token(std::size_t text, TokenId token, bool shown, const Scored* scored) = 0;
-  // Before ended(), where the job keeps its state.
-  virtual void kept(SavedState state) = 0;
-  virtual void ended(std::size_t text, Finish finish) = 0;
-  // The last call.
-  virtual void failed(const HttpError& error) = 0;
-};
 
 struct Job {
   Tier tier = {};
@@ -71,6 +38,8 @@ struct Job {
   std::shared_ptr<const SavedState> from = nullptr;
   bool resume_sampler = false;
   bool keep_state = false;  // of the one text
+  // token() may return false. Such a job is told on the engine's thread, so that its texts end with that token.
+  bool may_stop = true;
   std::shared_ptr<Listener> listener = nullptr;
 
   std::size_t texts() const { return prompts.size() * static_cast<std::size_t>(n); }
@@ -81,13 +50,16 @@ struct SchedulerOptions {
   std::int64_t max_queue = 4096;                           // texts that wait
   std::int64_t max_queued_tokens = std::int64_t{1} << 24;  // of the prompts of all jobs
   std::int64_t prompt_piece = 0;                           // prompt tokens of one step; 0: the engine's own piece
+  std::int64_t prompt_wait = -1;                           // steps a prompt waits to share a pass; -1: by device
   std::size_t cache_bytes = 0;                             // of the prefix cache; 0: none
   LatencyControl* latency = nullptr;                       // is told what every step took
   std::function<void()> before_step = nullptr;             // for tests: an exception is one of the step
 };
 
-// Continuous batching: one thread steps the engine. Every step advances all texts that draw by a token and takes in one
-// piece of prompts, in turn. The same request gives the same bits alone and among others, as far as the engine does.
+// Continuous batching: one thread steps the engine, another tells listeners. Every step advances all texts that draw by
+// a token and takes in one piece of prompts, in turn. While texts draw, prompts wait for up to `prompt_wait` steps or
+// until they fill a piece: a pass over one short prompt costs a GPU about as much as over many. The same request gives
+// the same bits alone and among others, as far as the engine does.
 class Scheduler {
  public:
   // The engine and the metrics outlive it; nobody else runs the engine meanwhile.
@@ -123,9 +95,15 @@ class Scheduler {
   void draw(Text& text, std::span<const float> logits);
   void go_on(Text& text, const Scored& drawn);
   void end(Text& text, Finish finish);
-  void fail(Active& job, const HttpError& error);
+  // Calls the listener: at once if a text may end by it, else on the listeners' thread.
+  bool tell(const std::shared_ptr<Active>& job, Notice notice);
+  void fail(const std::shared_ptr<Active>& job, const HttpError& error);
   template <class Body>
-  void guarded(Active& job, const Body& body);
+  void guarded(const std::shared_ptr<Active>& job, const Body& body);
+  bool prompts_are_due(std::span<Text* const> prompts, bool drawing) const;
+  void keep(Text& text, std::span<const TokenId> tokens, std::span<const float> logits);
+  void measure(Text& text);
+  void count();
 
   Engine& engine_;
   SchedulerOptions options_;
@@ -139,14 +117,20 @@ class Scheduler {
   std::once_flag joined_;
 
   // The engine's thread alone.
-  std::vector<std::unique_ptr<Text>> waiting_, running_;
+  std::deque<std::unique_ptr<Text>> waiting_;
+  std::vector<std::unique_ptr<Text>> running_;
   PrefixCache cache_;
   Outputs outputs_;
   std::uint64_t steps_ = 0;
-  double longest_gap_ = 0;  // between two tokens of a text, in this step
+  // Of this step: when its tokens were there, what was drawn and read, and the longest time between two tokens of a
+  // text.
+  std::chrono::steady_clock::time_point now_{};
+  Metrics::Step found_;
+  double longest_gap_ = 0;
 
   std::atomic<std::int64_t> load_{0}, queued_tokens_{0}, held_{0}, state_bytes_{0}, cache_bytes_{0};
   std::atomic<bool> draining_{false}, broken_{false};
+  ListenerThread listeners_;
   std::thread thread_;
 };
 
