@@ -174,8 +174,13 @@ class Engine::Typed : public Impl {
     place_outputs(
         chunks, model_.config().vocab_size, [&](const Chunk& chunk) { return is_drawn(chunk) || draws_here(chunk); },
         outputs);
-    std::vector<std::vector<Piece>> pieces;
-    for (std::size_t i = 0; i < chunks.size(); ++i) pieces.push_back(cut(chunks[i], i));
+    // Pieces of chunk i are those from first[i] to first[i + 1].
+    std::vector<Piece> pieces;
+    std::vector<std::size_t> first = {0};
+    for (std::size_t i = 0; i < chunks.size(); ++i) {
+      cut(chunks[i], i, pieces);
+      first.push_back(pieces.size());
+    }
     // Tier by tier, the next pieces of all its chunks in one pass.
     std::vector<TierModel<T>*> models;
     for (const auto& chunk : chunks) {
@@ -183,14 +188,14 @@ class Engine::Typed : public Impl {
       if (std::ranges::find(models, model) == models.end()) models.push_back(model);
     }
     for (auto* model : models) {
-      std::vector<std::size_t> next(chunks.size());
+      auto next = first;
       const bool alone = model == shared_ || streamed(*model) != nullptr;
       for (;;) {
         std::vector<Piece> pass;
         Index rows = 0;
         for (std::size_t i = 0; i < chunks.size(); ++i) {
-          if (model_of(chunks[i]) != model || next[i] == pieces[i].size()) continue;
-          const auto& piece = pieces[i][next[i]];
+          if (model_of(chunks[i]) != model || next[i] == first[i + 1]) continue;
+          const auto& piece = pieces[next[i]];
           if (rows > 0 && is_drawn(chunks[i]) != is_drawn(chunks[pass.front().chunk])) continue;
           // Single tokens have passes of their own where these are streamed.
           if (alone && rows > 0 && (piece.length == 1) != (pass.front().length == 1)) continue;
@@ -329,14 +334,12 @@ class Engine::Typed : public Impl {
   }
 
   // Pieces follow from the chunk and its slot alone.
-  std::vector<Piece> cut(const Chunk& chunk, std::size_t index) const {
+  void cut(const Chunk& chunk, std::size_t index, std::vector<Piece>& pieces) const {
     const Index length = std::ssize(chunk.tokens);
-    std::vector<Piece> pieces;
     for (Index begin = 0; begin < length; begin += options_.piece) {
       const Index end = std::min(length, begin + options_.piece);
       pieces.push_back({index, begin, end - begin, end == length, chunk.keeps_states});
     }
-    return pieces;
   }
 
   template <class Body>

@@ -69,7 +69,6 @@ void PrefixCache::put(Capacity capacity, const std::string& salt, std::span<cons
   if (!memory) return;
   for (const auto token : tokens) entry.hash = mix(entry.hash, static_cast<std::uint64_t>(token));
   entry.tokens.assign(tokens.begin(), tokens.end());
-  entry.logits = std::make_shared<std::vector<float>>(logits.begin(), logits.end());
   std::size_t begin = 0;
   {
     const std::lock_guard lock(mutex_);
@@ -79,6 +78,9 @@ void PrefixCache::put(Capacity capacity, const std::string& salt, std::span<cons
       if (entries_.empty()) return;
       drop(std::prev(entries_.end()));
     }
+    // Logits of a whole vocabulary: new memory for them would cost more than the copy.
+    entry.logits = spare_ && !logits.empty() ? std::exchange(spare_, nullptr) : std::make_shared<std::vector<float>>();
+    entry.logits->assign(logits.begin(), logits.end());
     begin = entry.begin;
     bytes_ += entry.bytes;
     ++lengths_[tokens.size()];
@@ -144,6 +146,7 @@ void PrefixCache::drop(Place entry) {
       }
     }
   }
+  if (!entry->logits->empty() && entry->logits.use_count() == 1) spare_ = std::move(entry->logits);
   entries_.erase(entry);
 }
 
@@ -155,6 +158,7 @@ bool PrefixCache::give_way() {
   by_hash_.clear();
   lengths_.clear();
   free_.clear();
+  spare_.reset();
   bytes_ = 0;
   memory_.reset();
   budget_ = budget_ / 2;

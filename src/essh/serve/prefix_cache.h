@@ -48,7 +48,7 @@ class PrefixCache {
     Capacity capacity = {};
     std::string salt = {};
     std::vector<TokenId> tokens = {};
-    std::shared_ptr<const std::vector<float>> logits = nullptr;
+    std::shared_ptr<std::vector<float>> logits = nullptr;
     std::size_t begin = 0, room = 0;  // in memory_
     std::size_t bytes = 0;            // in all
   };
@@ -63,9 +63,10 @@ class PrefixCache {
   mutable std::mutex mutex_;
   std::atomic<std::size_t> budget_;
   std::size_t bytes_ = 0;
-  std::shared_ptr<Buffer> memory_;           // of budget_ bytes, from the first put() on
-  std::map<std::size_t, std::size_t> free_;  // ranges of memory_: begin and size
-  std::list<Entry> entries_;                 // most recently used first
+  std::shared_ptr<Buffer> memory_;             // of budget_ bytes, from the first put() on
+  std::map<std::size_t, std::size_t> free_;    // ranges of memory_: begin and size
+  std::shared_ptr<std::vector<float>> spare_;  // memory of logits that were dropped
+  std::list<Entry> entries_;                   // most recently used first
   std::unordered_map<std::uint64_t, Place> by_hash_;
   std::map<std::size_t, std::size_t> lengths_;  // of the entries, with their number
   Reclaimer reclaimer_;
