@@ -11,6 +11,7 @@
 #include "essh/decode/asked_rows.h"
 #include "essh/decode/pass_inputs.h"
 #include "essh/decode/slot_table.h"
+#include "essh/decode/step_padding.h"
 #include "essh/decode/tier_model.h"
 #include "essh/decode/token_draws.h"
 #include "essh/kernels/clear.h"
@@ -435,9 +436,15 @@ class Engine::Typed : public Impl {
     return drawn;
   }
 
+  void pad(TierModel<T>& model, std::vector<SlotState*>& states) {
+    if (stream_.device() != Device::Cpu && !options_.eager) padding_.pad(model, states, stream_);
+  }
+
   // One step as a recorded pass. The tokens are those of `before`, or the first.
-  void draw_plainly(TierModel<T>& model, std::span<SlotState* const> states, Index longest,
+  void draw_plainly(TierModel<T>& model, std::span<SlotState* const> real, Index longest,
                     std::span<const std::int32_t> first, const LogitKey* before, LogitKey* found) {
+    std::vector<SlotState*> states(real.begin(), real.end());
+    pad(model, states);
     const auto count = std::ssize(states);
     inputs_.write(model.capacity(), model.parts().size(), states, count);
     const auto logits = step_logits(count);
@@ -445,12 +452,11 @@ class Engine::Typed : public Impl {
     auto* const device = upload_step(step, inputs_.positions);
     if (step.keys.size() == 0) step.keys = Array<LogitKey>(stream_.device(), count, "drawn tokens");
     std::vector<LogitKey> given;
-    if (!before) {
-      for (const auto token : first) given.push_back(logit_key(0, token));
-      stream_.copy(step.keys.data(), given.data(), step.keys.bytes());
-    } else {
-      stream_.copy(step.keys.data(), before, step.keys.bytes());
-    }
+    for (const auto token : first) given.push_back(logit_key(0, token));
+    given.resize(states.size(), logit_key(0, 0));
+    const auto known = before ? real.size() : 0;
+    if (before) stream_.copy(step.keys.data(), before, known * sizeof(LogitKey));
+    stream_.copy(step.keys.data() + known, given.data() + known, (given.size() - known) * sizeof(LogitKey));
     const Segment segment{0, 0, count, 1};
     run_recorded(step.drawn, [&] {
       arena_.release();
@@ -463,7 +469,7 @@ class Engine::Typed : public Impl {
       model.model().head(pass, model.weights(), hidden, logits);
       launch(stream_, LargestLogit{.logits = logits, .keys = step.keys.view()});
     });
-    stream_.copy(found, step.keys.data(), step.keys.bytes());
+    stream_.copy(found, step.keys.data(), real.size() * sizeof(LogitKey));
   }
 
   // Single tokens of which only the next are wanted.
@@ -510,15 +516,26 @@ class Engine::Typed : public Impl {
     }
     longest = bound(model, longest);
 
+    const bool fast = rows == count && streams(model, count);
+    const bool steps =
+        !fast && rows == count && std::ssize(asked) > 0 && std::ranges::all_of(pieces, [&](const Piece& p) {
+          return chunks[p.chunk].wanted == Wanted::Last || chunks[p.chunk].wanted == Wanted::Token;
+        });
+    if (steps) {
+      pad(model, states);
+      segments[0].sequences = rows = std::ssize(states);
+    }
+    if (rows == count || std::ranges::none_of(pieces, &Piece::steps)) steps_before.clear();
     inputs_.write(model.capacity(), model.parts().size(), states, rows, steps_before);
     auto* tokens = inputs_.at<std::int32_t>(inputs_.tokens);
     for (const auto& piece : pieces)
       tokens = std::copy_n(chunks[piece.chunk].tokens.begin() + piece.begin, piece.length, tokens);
+    std::fill(tokens, inputs_.at<std::int32_t>(inputs_.tokens) + rows, 0);
     const auto sequences_at = [&](const std::byte* device) { return inputs_.batch_at(device, segments, longest); };
     const auto tokens_at = [&](const std::byte* device) { return inputs_.tokens_at(device); };
     const auto pass = pass_of(model);
 
-    if (rows == count && streams(model, count)) {
+    if (fast) {
       std::vector<StreamedSequence> list;
       for (std::size_t b = 0; b < states.size(); ++b)
         list.push_back(sequence_of(*states[b], inputs_.tokens_at(inputs_.bytes.data())[static_cast<Index>(b)]));
@@ -530,12 +547,9 @@ class Engine::Typed : public Impl {
       return advance(chunks, pieces);
     }
 
-    const bool steps = rows == count && std::ssize(asked) > 0 && std::ranges::all_of(pieces, [&](const Piece& p) {
-                         return chunks[p.chunk].wanted == Wanted::Last || chunks[p.chunk].wanted == Wanted::Token;
-                       });
     if (steps) {
-      const auto logits = step_logits(count);
-      auto& step = step_of(model, {count, longest, inputs_.mixed});
+      const auto logits = step_logits(inputs_.count);
+      auto& step = step_of(model, {inputs_.count, longest, inputs_.mixed});
       const auto* device = upload_step(step, inputs_.positions);
       run_recorded(step.recording, [&] {
         arena_.release();
@@ -698,6 +712,7 @@ class Engine::Typed : public Impl {
   std::map<std::pair<Index, Index>, std::unique_ptr<TierModel<T>>> tiers_;
   mutable SlotTable<Entry> slots_;
   std::map<std::pair<const TierModel<T>*, Index>, std::vector<std::unique_ptr<SlotState>>> pools_;
+  StepPadding<T> padding_;
   // Of the run at work: the model of the single tokens of several tiers, and the models whose tokens are drawn.
   TierModel<T>* shared_ = nullptr;
   std::set<const TierModel<T>*> drawn_tiers_;
