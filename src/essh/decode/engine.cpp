@@ -1,14 +1,12 @@
-#include "essh/decode/engine.h"
-
 #include <algorithm>
 #include <bit>
 #include <cstring>
 #include <map>
-#include <numeric>
 #include <optional>
 #include <set>
 
 #include "essh/decode/asked_rows.h"
+#include "essh/decode/engine_impl.h"
 #include "essh/decode/pass_inputs.h"
 #include "essh/decode/slot_table.h"
 #include "essh/decode/step_padding.h"
@@ -22,8 +20,6 @@
 namespace essh {
 namespace {
 
-// Most rows of one pass. A slot's pieces do not depend on it.
-constexpr Index kPassRows = 8192;
 // Steps of a tier that are kept recorded.
 constexpr std::size_t kMostSteps = 64;
 // Most slots of a streamed step: more run faster as products of many rows.
@@ -33,62 +29,12 @@ constexpr std::size_t kUnseenSteps = 256;
 // Keys of drawn tokens that are kept on the device at most.
 constexpr std::size_t kKeys = 1 << 16;
 
-Index default_piece(Device device) {
-  return device == Device::Cpu ? 512 : kPassRows;
-}
 // Logits held at once, in elements.
 Index logit_elements(Device device) {
   return Index{device == Device::Cpu ? 4 : 64} << 20;
 }
 
 }  // namespace
-
-std::size_t StateSnapshot::bytes() const {
-  return std::accumulate(parts.begin(), parts.end(), std::size_t{0},
-                         [](std::size_t sum, const auto& part) { return sum + part.size(); });
-}
-
-class Engine::Impl {
- public:
-  Impl(StoredModel model, Stream& stream, EngineOptions options)
-      : model_(std::move(model)), stream_(stream), options_(options), arena_(stream.device()) {
-    if (options_.piece <= 0) options_.piece = default_piece(stream.device());
-  }
-  virtual ~Impl() = default;
-
-  virtual Slot open(const Tier& tier, SlotOptions options) = 0;
-  virtual Slot fork(Slot slot) = 0;
-  virtual void run(std::span<const Chunk> chunks, Outputs& outputs) = 0;
-  virtual std::vector<std::int32_t> generate(std::span<const Slot> slots, std::span<const std::int32_t> first,
-                                             Index steps) = 0;
-  virtual StateSnapshot snapshot(Slot slot) const = 0;
-  virtual Slot restore(const Tier& tier, const StateSnapshot& snapshot, SlotOptions options) = 0;
-  virtual Slot unpack(const Tier& tier, const PackedState& packed, SlotOptions options) = 0;
-  virtual void close(Slot slot) = 0;
-  virtual SlotState& state(Slot slot) const = 0;
-  virtual const Tier& tier(Slot slot) const = 0;
-  virtual std::size_t weight_bytes(const Tier& tier) = 0;
-
-  const StoredModel& model() const { return model_; }
-  Stream& stream() const { return stream_; }
-  Precision precision() const { return precision_on(stream_.device(), options_.precision); }
-
-  void rewind(Slot slot, Index tokens) {
-    auto& known = state(slot);
-    const Index target = known.position() - tokens;
-    if (tokens < 0 || target < 0 || !known.can_rewind_to(target)) {
-      fail(ErrorKind::Usage, "a slot at position {} that keeps {} tokens cannot be rolled back by {}", known.position(),
-           known.rewindable(), tokens);
-    }
-    known.rewind_to(target);
-  }
-
- protected:
-  StoredModel model_;
-  Stream& stream_;
-  EngineOptions options_;
-  Arena arena_;
-};
 
 template <class T>
 class Engine::Typed : public Impl {
@@ -733,86 +679,5 @@ Engine::Engine(StoredModel model, Stream& stream, EngineOptions options) {
 }
 Engine::~Engine() = default;
 Engine::Engine(Engine&&) noexcept = default;
-
-const StoredModel& Engine::model() const {
-  return impl_->model();
-}
-Stream& Engine::stream() const {
-  return impl_->stream();
-}
-Slot Engine::open(const Tier& tier, SlotOptions options) {
-  const auto lock = stream().acquire();
-  return impl_->open(tier, options);
-}
-Slot Engine::fork(Slot slot) {
-  const auto lock = stream().acquire();
-  return impl_->fork(slot);
-}
-void Engine::close(Slot slot) {
-  const auto lock = stream().acquire();
-  impl_->close(slot);
-}
-void Engine::reset(Slot slot) {
-  const auto lock = stream().acquire();
-  impl_->state(slot).clear();
-}
-void Engine::rewind(Slot slot, Index tokens) {
-  const auto lock = stream().acquire();
-  impl_->rewind(slot, tokens);
-}
-void Engine::follow(Slot slot, Slot larger) {
-  const auto lock = stream().acquire();
-  impl_->state(slot).follow(impl_->state(larger));
-}
-Index Engine::position(Slot slot) const {
-  const auto lock = stream().acquire();
-  return impl_->state(slot).position();
-}
-const Tier& Engine::tier(Slot slot) const {
-  const auto lock = stream().acquire();
-  return impl_->tier(slot);
-}
-void Engine::run(std::span<const Chunk> chunks, Outputs& outputs) {
-  const auto lock = stream().acquire();
-  impl_->run(chunks, outputs);
-}
-std::vector<std::int32_t> Engine::generate(std::span<const Slot> slots, std::span<const std::int32_t> first,
-                                           Index steps) {
-  const auto lock = stream().acquire();
-  return impl_->generate(slots, first, steps);
-}
-StateSnapshot Engine::snapshot(Slot slot) const {
-  const auto lock = stream().acquire();
-  return impl_->snapshot(slot);
-}
-Slot Engine::restore(const Tier& tier, const StateSnapshot& snapshot, SlotOptions options) {
-  const auto lock = stream().acquire();
-  return impl_->restore(tier, snapshot, options);
-}
-std::size_t Engine::packed_bytes(Slot slot) const {
-  const auto lock = stream().acquire();
-  return impl_->state(slot).packed_bytes();
-}
-PackedState Engine::pack(Slot slot, std::byte* to) const {
-  const auto lock = stream().acquire();
-  const auto& state = impl_->state(slot);
-  state.pack(to);
-  return {.capacity = state.capacity, .position = state.position(), .data = to};
-}
-Slot Engine::unpack(const Tier& tier, const PackedState& packed, SlotOptions options) {
-  const auto lock = stream().acquire();
-  return impl_->unpack(tier, packed, options);
-}
-std::size_t Engine::state_bytes(Slot slot) const {
-  const auto lock = stream().acquire();
-  return impl_->state(slot).bytes();
-}
-std::size_t Engine::weight_bytes(const Tier& tier) {
-  const auto lock = stream().acquire();
-  return impl_->weight_bytes(tier);
-}
-Precision Engine::precision() const {
-  return impl_->precision();
-}
 
 }  // namespace essh
