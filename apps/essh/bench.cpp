@@ -210,7 +210,6 @@ void add_bench(Verb& app) {
     kind->add_flag("--residual-in-fp32", o->residual_in_fp32,
                    "keep the residual stream in float32 where the arithmetic is bf16");
     kind->add_option("--optimizer", o->training.optimizer.algorithm, "adamw or muon")->one_of({"adamw", "muon"});
-    kind->add_option("--muon-blocks", o->training.optimizer.muon_blocks, "whole or tiers")->one_of({"whole", "tiers"});
     kind->add_flag("--profile", o->training.profile, "GPU time by kernel, of a few further micro-batches");
     kind->footer("Example: essh bench train 370m --device cuda --micro-batch 8 --accumulation 16");
   }

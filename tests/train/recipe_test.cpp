@@ -49,8 +49,6 @@ TEST(Recipe, MistakesAreNamedWithARemedy) {
             "did you mean \"ramp\"?");
   EXPECT_EQ(problem("optimizer: {algorithm: muonn}"),
             "r.yaml: optimizer.algorithm must be one of adamw, muon, got \"muonn\", did you mean \"muon\"?");
-  EXPECT_EQ(problem("optimizer: {muon_blocks: tier}"),
-            "r.yaml: optimizer.muon_blocks must be one of whole, tiers, got \"tier\", did you mean \"tiers\"?");
   EXPECT_EQ(problem("run: {batch: 5, micro_batch: 2}"), "r.yaml: run.batch must be a multiple of run.micro_batch");
   EXPECT_NE(problem("data: {task: \"mqar\xff\"}").find("is not UTF-8"), std::string::npos);
   EXPECT_NE(problem("{[1]: 2}").find("a key must be a word"), std::string::npos);

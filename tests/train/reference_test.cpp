@@ -29,7 +29,7 @@ TEST_F(TrainerTest, TwentyStepsFollowTheReferenceInDouble) {
       {"optimizer.schedule=wsd"},
       {"optimizer.embedding_rate=3"},
       {"optimizer.algorithm=muon"},
-      {"optimizer.algorithm=muon", "optimizer.muon_blocks=tiers", "optimizer.momentum=0.8"},
+      {"optimizer.algorithm=muon", "optimizer.momentum=0.8"},
   };
   for (const auto& arm : arms) {
     auto settings = arm;

@@ -181,41 +181,25 @@ class ReferenceTrainer {
     return x;
   }
 
-  // Nesterov momentum, orthogonalised as a whole or in the bands that the tiers add to each other.
+  // Nesterov momentum, orthogonalised.
   void muon_step(std::size_t tensor, double clip, double rate, double decay) {
     const auto& spec = weights_.layout().tensors()[tensor];
     const auto w = weights_.tensor(tensor), g = gradient_.tensor(tensor), m = first_.tensor(tensor);
     const double beta = recipe_.optimizer.momentum;
     const auto at = [&](Index r, Index c) { return static_cast<std::size_t>(r * spec.cols + c); };
     for (std::size_t i = 0; i < m.size(); ++i) m[i] = beta * m[i] + (1 - beta) * clip * g[i];
-    std::vector<Index> row_ends = {spec.rows}, col_ends = {spec.cols};
-    if (recipe_.optimizer.muon_blocks == "tiers") {
-      for (const auto& tier : tiers_of(config_)) {
-        row_ends.push_back(spec.kept_rows(tier.capacity));
-        col_ends.push_back(spec.kept_cols(tier.capacity));
-      }
-      for (auto* ends : {&row_ends, &col_ends}) {
-        std::sort(ends->begin(), ends->end());
-        ends->erase(std::unique(ends->begin(), ends->end()), ends->end());
-      }
+    Rows direction;
+    for (Index r = 0; r < spec.rows; ++r) {
+      direction.emplace_back();
+      for (Index c = 0; c < spec.cols; ++c)
+        direction.back().push_back(beta * m[at(r, c)] + (1 - beta) * clip * g[at(r, c)]);
     }
-    for (std::size_t i = 0; i < row_ends.size(); ++i) {
-      for (std::size_t j = 0; j < col_ends.size(); ++j) {
-        const Index row = i == 0 ? 0 : row_ends[i - 1], col = j == 0 ? 0 : col_ends[j - 1];
-        Rows band;
-        for (Index r = row; r < row_ends[i]; ++r) {
-          band.emplace_back();
-          for (Index c = col; c < col_ends[j]; ++c)
-            band.back().push_back(beta * m[at(r, c)] + (1 - beta) * clip * g[at(r, c)]);
-        }
-        const double scale = 0.2 * std::sqrt(static_cast<double>(std::max(row_ends[i] - row, col_ends[j] - col)));
-        band = orthogonal(band);
-        for (Index r = row; r < row_ends[i]; ++r) {
-          for (Index c = col; c < col_ends[j]; ++c) {
-            const double step = scale * band[static_cast<std::size_t>(r - row)][static_cast<std::size_t>(c - col)];
-            w[at(r, c)] -= rate * (step + decay * w[at(r, c)]);
-          }
-        }
+    const double scale = 0.2 * std::sqrt(static_cast<double>(std::max(spec.rows, spec.cols)));
+    direction = orthogonal(direction);
+    for (Index r = 0; r < spec.rows; ++r) {
+      for (Index c = 0; c < spec.cols; ++c) {
+        const double step = scale * direction[static_cast<std::size_t>(r)][static_cast<std::size_t>(c)];
+        w[at(r, c)] -= rate * (step + decay * w[at(r, c)]);
       }
     }
   }

@@ -109,12 +109,7 @@ class MuonOptimizer final : public AdamWOptimizer {
  public:
   MuonOptimizer(const Model<T>& model, const OptimizerRecipe& recipe, DecayGroups groups,
                 const std::vector<bool>& frozen, Shards& shards, Stream& stream)
-      : AdamWOptimizer(recipe, model.layout(), groups, frozen, shards, stream) {
-    if (recipe.muon_blocks == "tiers") {
-      for (const auto& tier : tiers_of(model.config())) capacities_.push_back(tier.capacity);
-    }
-    capacities_.push_back(full_capacity(model.config()));
-  }
+      : AdamWOptimizer(recipe, model.layout(), groups, frozen, shards, stream) {}
 
  private:
   // Steps of AdamW have about this root mean square, so both use the same rates and weight decay (Liu et al. 2025).
@@ -133,20 +128,8 @@ class MuonOptimizer final : public AdamWOptimizer {
                                         .direction = {direction.data, size},
                                         .beta = recipe_.momentum,
                                         .clip = clip});
-    // The rows or columns that each capacity adds to the previous one.
-    Index row = 0, col = 0;
-    for (const auto& capacity : capacities_) {
-      const Index rows = spec.kept_rows(capacity), cols = spec.kept_cols(capacity);
-      if (rows == row && cols == col) continue;
-      const Index first_row = rows == row ? 0 : row, first_col = cols == col ? 0 : col;
-      const auto band = [&](auto matrix) {
-        return matrix.block(first_row, rows - first_row, first_col, cols - first_col);
-      };
-      const auto from = band(direction);
-      orthogonalise<T>(stream_, arena, from, kRms * std::sqrt(static_cast<double>(std::max(from.rows, from.cols))),
-                       band(step));
-      row = rows, col = cols;
-    }
+    orthogonalise<T>(stream_, arena, direction, kRms * std::sqrt(static_cast<double>(std::max(spec.rows, spec.cols))),
+                     step);
     launch(stream_, MuonUpdate<T>{.weight = slice.weights.first(size),
                                   .direction = {step.data, size},
                                   .rounded = slice.rounded.empty() ? slice.rounded : slice.rounded.first(size),
@@ -154,8 +137,6 @@ class MuonOptimizer final : public AdamWOptimizer {
                                   .decay = slice.group.decay});
     arena.release(mark);
   }
-
-  std::vector<Capacity> capacities_;  // rising
 };
 
 }  // namespace

@@ -21,9 +21,9 @@ constexpr std::uint64_t kRecipeBytes = 1u << 20;
 constexpr std::array<std::pair<const char*, const char*>, 10> kRecipes = {{
     {"tiny", R"(model: {preset: tiny}
 data: {context: 256}
-optimizer: {rate: 2.0e-3, warmup: 0.1}
-elastic: {warmup_tokens: 4.0e5, full_share: 0.5, ordering_period: 50}
-run: {steps: 600, batch: 8, micro_batch: 4, validate_every: 100, checkpoint_every: 100, validation_windows: 32}
+optimizer: {algorithm: muon, rate: 6.0e-3, embedding_rate: 4, warmup: 0.1}
+elastic: {warmup_tokens: 1.0e5, full_share: 0.5, smallest_share: 0.25, ordering_period: 50}
+run: {steps: 400, batch: 8, micro_batch: 4, validate_every: 100, checkpoint_every: 100, validation_windows: 32}
 refine: {steps: 40, batch: 8, rate: 5.0e-5}
 )"},
     {"370m", R"(model: {preset: 370m}
@@ -120,7 +120,6 @@ void check(const Recipe& r, const std::string& place) {
   one_of(r.model.clock, place + ": model.clock", {"input", "fixed"});
   one_of(r.model.gates, place + ": model.gates", {"input", "neutral"});
   one_of(r.optimizer.algorithm, place + ": optimizer.algorithm", {"adamw", "muon"});
-  one_of(r.optimizer.muon_blocks, place + ": optimizer.muon_blocks", {"whole", "tiers"});
   one_of(r.optimizer.schedule, place + ": optimizer.schedule", {"cosine", "wsd", "constant"});
   one_of(r.elastic.sampling, place + ": elastic.sampling",
          {"fixed", "ramp", "progressive", "gap", "adaptive", "dense"});

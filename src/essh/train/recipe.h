@@ -52,7 +52,6 @@ struct OptimizerRecipe {
   double beta2 = 0.95;
   double eps = 1e-8;
   double momentum = 0.95;
-  std::string muon_blocks = "whole";
   double weight_decay = 0.1;
   double clip = 1;
   std::string schedule = "cosine";
@@ -174,9 +173,6 @@ void fields(Visitor& visit, OptimizerRecipe& r) {
   visit("beta2", r.beta2, Field{.help = "AdamW", .min = 0, .max = 0.999999});
   visit("eps", r.eps, Field{.help = "AdamW", .min = 1e-30, .max = 1});
   visit("momentum", r.momentum, Field{.help = "Muon", .min = 0, .max = 0.99999});
-  visit("muon_blocks", r.muon_blocks,
-        Field{.help = "what Muon orthogonalises: whole matrices, or tiers: the rows or columns that each named tier "
-                      "adds"});
   visit("weight_decay", r.weight_decay, Field{.help = "on matrices and zero-lag tables", .min = 0, .max = 10});
   visit("clip", r.clip, Field{.help = "largest gradient norm; 0 is off", .min = 0, .max = 1e9});
   visit("schedule", r.schedule, Field{.help = "cosine, wsd or constant"});
