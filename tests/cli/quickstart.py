@@ -28,7 +28,9 @@ class Quickstart(unittest.TestCase):
             result = quickstart(*command)
             self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
             self.assertIn("== generate done", result.stdout)
-            self.assertNotIn("\x1b", result.stdout + result.stderr)
+            # A model of two steps may generate any byte.
+            before, _, rest = result.stdout.partition("== generate\n")
+            self.assertNotIn("\x1b", before + rest[rest.index("== generate done"):] + result.stderr)
             for words in (f"essh chat {run}/family", f"essh serve {run}/family", "open http://127.0.0.1:8080/"):
                 self.assertIn(words, result.stdout)
             # The console finds the frontier in the run.
