@@ -154,9 +154,7 @@ class Files(unittest.TestCase):
             out = self.place / f"{number}"
             out.mkdir()
             process = subprocess.Popen([ESSH, "logits", self.family, "--tokens", self.place / "many.json", "--out", out / "x.npy",
-                                        "--path", "recurrent", "--device", "cpu", "--threads", "1"], stderr=subprocess.PIPE,
-                                       # A shell may have started these tests with SIGINT ignored.
-                                       preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
+                                        "--path", "recurrent", "--device", "cpu", "--threads", "1"], stderr=subprocess.PIPE)
             wait_for(lambda: list(out.iterdir()), process)  # pylint: disable=cell-var-from-loop
             self.assertIn(".tmp-", list(out.iterdir())[0].name)
             process.send_signal(number)
