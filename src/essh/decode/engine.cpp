@@ -145,7 +145,7 @@ class Engine::Typed : public Impl {
           const auto& piece = pieces[next[i]];
           if (rows > 0 && is_drawn(chunks[i]) != is_drawn(chunks[pass.front().chunk])) continue;
           // Single tokens have passes of their own where these are streamed.
-          if (alone && rows > 0 && (piece.length == 1) != (pass.front().length == 1)) continue;
+          if (alone && rows > 0 && is_single(piece) != is_single(pass.front())) continue;
           if (rows > 0 && rows + piece.length > std::max(kPassRows, options_.piece)) continue;
           rows += piece.length;
           pass.push_back(piece);
@@ -222,13 +222,21 @@ class Engine::Typed : public Impl {
   void find_drawn(std::span<const Chunk> chunks) {
     drawn_tiers_.clear();
     for (const auto& chunk : chunks) {
-      if (chunk.tokens.size() == 1) drawn_tiers_.insert(model_of(chunk));
+      if (is_single(chunk)) drawn_tiers_.insert(model_of(chunk));
     }
     for (const auto& chunk : chunks) {
-      if (chunk.tokens.size() == 1 && !takes_likeliest(chunk)) drawn_tiers_.erase(model_of(chunk));
+      if (is_single(chunk) && !takes_likeliest(chunk)) drawn_tiers_.erase(model_of(chunk));
     }
   }
-  bool is_drawn(const Chunk& chunk) const { return chunk.tokens.size() == 1 && drawn_tiers_.contains(model_of(chunk)); }
+  bool is_drawn(const Chunk& chunk) const { return is_single(chunk) && drawn_tiers_.contains(model_of(chunk)); }
+
+  // Whether a token is a step of its own. In a deterministic engine a token whose state is kept is not: it has the bits
+  // that it has among others.
+  bool is_single(Index length, bool keeps_states) const {
+    return length == 1 && !(keeps_states && options_.deterministic);
+  }
+  bool is_single(const Chunk& chunk) const { return is_single(std::ssize(chunk.tokens), chunk.keeps_states); }
+  bool is_single(const Piece& piece) const { return is_single(piece.length, piece.steps); }
 
   Entry& entry(Slot slot) const { return slots_.at(slot); }
 
@@ -462,7 +470,7 @@ class Engine::Typed : public Impl {
     }
     longest = bound(model, longest);
 
-    const bool fast = rows == count && streams(model, count);
+    const bool fast = rows == count && is_single(pieces.front()) && streams(model, count);
     const bool steps =
         !fast && rows == count && std::ssize(asked) > 0 && std::ranges::all_of(pieces, [&](const Piece& p) {
           return chunks[p.chunk].wanted == Wanted::Last || chunks[p.chunk].wanted == Wanted::Token;

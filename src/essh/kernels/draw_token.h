@@ -101,7 +101,9 @@ constexpr float value_of_key(LogitKey key) {
 
 // s: sums of V weights stay below 2^62.
 constexpr int weight_bits(Index vocabulary) {
-  return 62 - static_cast<int>(std::bit_width(static_cast<std::uint64_t>(vocabulary)));
+  int bits = 62;  // without std::bit_width, which nvcc takes for 0 on the device
+  for (; vocabulary > 0; vocabulary /= 2) --bits;
+  return bits;
 }
 constexpr double draw_distance(float best, float value, double inverse_temperature) {
   return value < best ? (static_cast<double>(best) - static_cast<double>(value)) * inverse_temperature : 0;
