@@ -10,10 +10,10 @@
 #include "essh/model/initialise.h"
 #include "tests/model/small_model.h"
 
-// What an engine promises, for any device.
+// Checks of the contract of Engine, for any device.
 namespace essh {
 
-// A family of real proportions with both kinds of attention, window shorter than the tests' texts.
+// A family with sliding and full attention. The window is shorter than the texts of the tests.
 inline StoredModel engine_family(bool attention = true, bool residual_in_fp32 = false) {
   ModelConfig config = preset("tiny");
   config.residual_in_fp32 = residual_in_fp32;
@@ -47,8 +47,8 @@ inline bool same_bits(const std::vector<float>& a, const std::vector<float>& b) 
   return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
 }
 
-// `count` slots over all tiers join and leave at random, prompts and single tokens in one pass; each computes bit by
-// bit what it computes alone.
+// `count` slots over all tiers open and close at random; a pass mixes prompts and single tokens. Each slot computes the
+// same bits as in an engine of its own.
 inline void check_slots_among_others(Stream& stream, EngineOptions options, std::size_t count, int rounds,
                                      const StoredModel& family = engine_family()) {
   options.deterministic = true;
@@ -72,7 +72,6 @@ inline void check_slots_among_others(Stream& stream, EngineOptions options, std:
     std::vector<Chunk> chunks;
     std::vector<std::size_t> who;
     for (std::size_t i = 0; i < live.size(); ++i) {
-      // Most take one token, some a prompt, some nothing.
       const auto kind = rng.below(10);
       if (kind == 0 && round > 0) continue;
       const std::size_t length = round == 0 ? 1 + rng.below(90) : kind < 8 ? 1 : 1 + rng.below(70);
@@ -83,7 +82,6 @@ inline void check_slots_among_others(Stream& stream, EngineOptions options, std:
     const auto outputs = engine.run(chunks);
     for (std::size_t k = 0; k < who.size(); ++k) live[who[k]].logits.push_back(last_logits(outputs.entries[k]));
     for (const auto& one : live) positions.insert(engine.position(one.slot));
-    // One leaves, another comes.
     const auto leaver = rng.below(live.size());
     engine.close(live[leaver].slot);
     left.push_back(std::move(live[leaver]));
@@ -107,7 +105,7 @@ inline void check_slots_among_others(Stream& stream, EngineOptions options, std:
   EXPECT_GT(compared, count);
 }
 
-// Fork, rolling back 1 to 8 tokens (fed one by one or as a chunk), snapshot and restore change no bit.
+// Fork, rewind by 1 to 8 tokens (fed singly or as a chunk), snapshot and restore change no bit.
 inline void check_fork_rewind_restore(Stream& stream, EngineOptions options,
                                       const StoredModel& family = engine_family()) {
   options.deterministic = true;
@@ -127,7 +125,7 @@ inline void check_fork_rewind_restore(Stream& stream, EngineOptions options,
     for (std::size_t i = begin; i < end; ++i) logits = feed(slot, i, i + 1);
     return logits;
   };
-  // The path that is never taken back.
+  // The reference: no rewind.
   const auto plain = engine.open(tier, {.rewind = 8});
   feed(plain, 0, 100);
   const auto fork = engine.fork(plain);
@@ -137,14 +135,14 @@ inline void check_fork_rewind_restore(Stream& stream, EngineOptions options,
   for (Index back = 1; back <= 8; ++back) {
     const auto slot = engine.open(tier, {.rewind = 8});
     feed(slot, 0, 100);
-    // Other tokens, one by one, taken back.
+    // Wrong tokens, fed singly, then rewound.
     for (Index i = 0; i < back; ++i) feed(slot, 3, 4);
     engine.rewind(slot, back);
     EXPECT_EQ(engine.position(slot), 100);
     EXPECT_TRUE(same_bits(feed_one_by_one(slot, 100, 110), expected)) << "steps, back " << back;
     engine.close(slot);
 
-    // A chunk of which a part is taken back: what feeding only the rest would have given.
+    // Rewinding into a chunk with keeps_states equals feeding only the tokens that remain.
     const auto partly = engine.open(tier, {.rewind = 8}), rest = engine.open(tier, {.rewind = 8});
     feed(partly, 0, 60);
     feed_kept(partly, 60, 60 + 8);
@@ -153,7 +151,7 @@ inline void check_fork_rewind_restore(Stream& stream, EngineOptions options,
     if (back < 8) feed_kept(rest, 60, 60 + 8 - static_cast<std::size_t>(back));
     EXPECT_EQ(engine.position(partly), engine.position(rest));
     EXPECT_TRUE(same_bits(feed_one_by_one(partly, 80, 85), feed_one_by_one(rest, 80, 85))) << "chunk, back " << back;
-    // Not into a chunk that keeps only its last state; before it only as far as the slot was opened for.
+    // A chunk without keeps_states can be rewound only as a whole.
     engine.reset(partly);
     feed(partly, 0, 50);
     feed(partly, 50, 54);
@@ -191,8 +189,8 @@ inline void check_fork_rewind_restore(Stream& stream, EngineOptions options,
   }
 }
 
-// A packed state goes on bit by bit as its slot does, before and after rings have wrapped and caches have grown, into a
-// slot that has never been used and one that held a longer text. Its memory may be overwritten once it was unpacked.
+// An unpacked state continues with the same bits as its slot: before and after rings wrap and caches grow, in a fresh
+// slot and in one that held a longer text. The packed memory may be overwritten after unpack().
 inline void check_packed(Stream& stream, EngineOptions options, const StoredModel& family = engine_family()) {
   options.deterministic = true;
   Engine engine(family, stream, options);
@@ -207,7 +205,7 @@ inline void check_packed(Stream& stream, EngineOptions options, const StoredMode
     const auto first = engine.open(tier);
     feed(first, 0, length);
     const auto bytes = engine.packed_bytes(first);
-    // Caches are packed as far as they are filled; the window is of 50 rows.
+    // Caches are packed up to their filled rows; the window has 50 rows.
     EXPECT_GE(bytes, before);
     if (length <= 50) {
       EXPECT_GT(bytes, before);
@@ -218,7 +216,7 @@ inline void check_packed(Stream& stream, EngineOptions options, const StoredMode
     const auto packed = engine.pack(first, memory.as<std::byte>());
     EXPECT_EQ(packed.position, static_cast<Index>(length));
     const auto second = engine.unpack(tier, packed), third = engine.unpack(tier, packed, {.rewind = 3});
-    // The memory now holds another state, no longer than this one.
+    // Overwrites the packed memory with another state.
     const auto other = engine.open(tier);
     feed(other, 3, 4);
     engine.pack(other, memory.as<std::byte>());
@@ -234,7 +232,7 @@ inline void check_packed(Stream& stream, EngineOptions options, const StoredMode
   }
 }
 
-// Logits of chosen rows, scores and dropped logits are those of asking for all.
+// Rows, scores and last logits agree with the logits of all positions.
 inline void check_outputs(Stream& stream, EngineOptions options, const StoredModel& family = engine_family()) {
   Engine engine(family, stream, options);
   const auto tier = find_tier(engine.config(), "T7");
@@ -275,8 +273,8 @@ inline void check_outputs(Stream& stream, EngineOptions options, const StoredMod
   }
 }
 
-// Tokens drawn on the device are those of drawing one after the other, for one slot and many, across the ends of what
-// is looked at at once; the slots are then where single steps lead them.
+// generate() returns the tokens of single steps drawn on the host and leaves the slots in the same state, for many
+// slots and for more steps than the engine draws at once.
 inline void check_generate(Stream& stream, EngineOptions options, const StoredModel& family = engine_family()) {
   options.deterministic = true;
   Engine engine(family, stream, options);
@@ -308,7 +306,7 @@ inline void check_generate(Stream& stream, EngineOptions options, const StoredMo
     }
     EXPECT_EQ(engine.position(slots[b]), engine.position(single[b]));
     EXPECT_EQ(engine.snapshot(slots[b]).parts, engine.snapshot(single[b]).parts) << "slot " << b;
-    // What was fed can be taken back.
+    // The slots can be rewound.
     engine.rewind(slots[b], 3);
     engine.rewind(single[b], 3);
     EXPECT_EQ(engine.snapshot(slots[b]).parts, engine.snapshot(single[b]).parts) << "slot " << b << ", taken back";
@@ -316,7 +314,8 @@ inline void check_generate(Stream& stream, EngineOptions options, const StoredMo
   EXPECT_TRUE(engine.generate(slots, first, 0).empty());
 }
 
-// Tokens alone are those of the logits, whatever else is asked for beside them, and lead to the same states.
+// Wanted::Token returns the most likely token of the logits and leads to the same states, also beside chunks that want
+// logits.
 inline void check_tokens(Stream& stream, EngineOptions options, const StoredModel& family = engine_family()) {
   options.deterministic = true;
   Engine engine(family, stream, options);
@@ -332,7 +331,7 @@ inline void check_tokens(Stream& stream, EngineOptions options, const StoredMode
   for (int round = 0; round < 30; ++round) {
     std::vector<Chunk> few, all;
     for (std::size_t b = 0; b < kSlots; ++b) {
-      // In some rounds one slot wants its logits, and in some one reads several tokens.
+      // In some rounds one slot wants logits; in some, one slot is fed four tokens.
       const bool wants = round % 5 == 2 && b == 3;
       if (round % 7 == 3 && b == 5) next[b].resize(4, next[b][0]);
       few.push_back({.slot = tokens_only[b], .tokens = next[b], .wanted = wants ? Wanted::Last : Wanted::Token});
@@ -354,8 +353,8 @@ inline void check_tokens(Stream& stream, EngineOptions options, const StoredMode
   }
 }
 
-// Texts that the engine draws are those that samplers draw from its logits on the host, with the same
-// log-probabilities, in steps of samplers, likeliest tokens and logits side by side, at the end of prompts and alone.
+// Tokens and log-probabilities drawn by the engine equal those a Sampler draws from the engine's logits on the host, in
+// passes that mix samplers, greedy tokens and logits, for prompts and single tokens.
 inline void check_sampled_tokens(Stream& stream, EngineOptions options, const StoredModel& family = engine_family()) {
   options.deterministic = true;
   Engine engine(family, stream, options);
@@ -386,7 +385,7 @@ inline void check_sampled_tokens(Stream& stream, EngineOptions options, const St
       Chunk chunk{.slot = drawing[b], .tokens = next[b], .wanted = Wanted::Token, .sampler = &engines[b]};
       if (b % 3 == 1) chunk.changes = changes;
       chunk.alternatives = static_cast<std::int32_t>(b % 4) - 1;
-      if (round % 4 == 1 && b == 2) chunk = {.slot = drawing[b], .tokens = next[b]};  // wants its logits
+      if (round % 4 == 1 && b == 2) chunk = {.slot = drawing[b], .tokens = next[b]};  // this slot wants logits
       if (round % 4 == 2 && b == 0) next[b].resize(3, next[b][0]), chunk.tokens = next[b];
       drawn_chunks.push_back(chunk);
       shown_chunks.push_back({.slot = showing[b], .tokens = next[b]});
@@ -426,7 +425,7 @@ inline void check_sampled_tokens(Stream& stream, EngineOptions options, const St
     EXPECT_EQ(engine.snapshot(drawing[b]).parts, engine.snapshot(showing[b]).parts) << "slot " << b;
 }
 
-// Single tokens of ten tiers in one pass: to rounding what each tier computes by itself, tokens and states.
+// With mixed_tiers, passes over slots of ten tiers agree to rounding with a pass per tier.
 inline void check_mixed_tiers(Stream& stream, EngineOptions options, double bound,
                               const StoredModel& family = engine_family()) {
   Engine apart(family, stream, options);
@@ -444,7 +443,7 @@ inline void check_mixed_tiers(Stream& stream, EngineOptions options, double boun
     std::vector<std::vector<std::int32_t>> tokens;
     std::vector<Chunk> first, second;
     for (std::size_t i = 0; i < kSlots; ++i) {
-      // Prompts of some, also beside the single tokens of others.
+      // Some slots get prompts, also beside single tokens of others.
       tokens.push_back(random_tokens(round == 0 || rng.below(8) == 0 ? 2 + rng.below(70) : 1, 300, rng.next()));
     }
     for (std::size_t i = 0; i < kSlots; ++i) {
@@ -462,7 +461,7 @@ inline void check_mixed_tiers(Stream& stream, EngineOptions options, double boun
       ASSERT_LE(error, bound * largest) << tiers[i % tiers.size()].name << ", round " << round;
     }
   }
-  // The most likely tokens alone take the same pass.
+  // Greedy tokens take the same mixed pass.
   std::vector<std::int32_t> last(kSlots, 7);
   std::vector<Chunk> wanted, drawn;
   for (std::size_t i = 0; i < kSlots; ++i) {
@@ -478,7 +477,7 @@ inline void check_mixed_tiers(Stream& stream, EngineOptions options, double boun
   }
 }
 
-// Ten thousand single tokens end where chunks of them end, and take no more memory on the way.
+// Ten thousand single tokens agree with the same tokens in chunks, and the states have the same size.
 inline void check_no_drift(Stream& stream, EngineOptions options, double bound,
                            const StoredModel& family = engine_family()) {
   Engine engine(family, stream, options);

@@ -38,7 +38,7 @@ TEST(Engine, PackedStatesGoOnWithTheSameBits) {
   check_packed(stream, {}, engine_family(false));
 }
 
-// An id is never used twice.
+// Slot ids are never reused.
 TEST(Engine, AClosedSlotIsNotTheNextOne) {
   auto stream = cpu_stream(1);
   Engine engine(engine_family(), stream);
@@ -84,7 +84,7 @@ TEST(Engine, TiersShareAPass) {
   check_mixed_tiers(stream, {}, 2e-5);
 }
 
-// Slots of one engine, and two engines of one stream, from threads of their own.
+// Threads share one engine, and two engines share one stream.
 TEST(Engine, IsUsableFromAnyThread) {
   auto stream = cpu_stream(2);
   Engine shared(engine_family(), stream), other(engine_family(), stream);
@@ -110,7 +110,7 @@ TEST(Engine, IsUsableFromAnyThread) {
 
 TEST(Engine, ASnapshotOfAShortPrefixIsSmall) {
   auto config = preset("1.5b");
-  config.vocab_size = 512;  // no part of the state
+  config.vocab_size = 512;  // the vocabulary is not part of the state
   config.bos_token_id = config.eos_token_id = 0;
   config.intermediate_size = 64;
   config.elastic = {};
@@ -128,7 +128,7 @@ TEST(Engine, ASnapshotOfAShortPrefixIsSmall) {
 
 struct StoredEngine : TempFolderTest {};
 
-// Weights stay in the format of their file, and are read where they lie.
+// Weights keep the format of their file.
 TEST_F(StoredEngine, HalfPrecisionFoldersComputeTheirRoundedValues) {
   auto config = small_config();
   config.vocab_size = 65;

@@ -57,10 +57,10 @@ TEST(Sampler, FiltersKeepTheMostLikely) {
   EXPECT_EQ(draws({.temperature = 1, .top_p = 0.5}).size(), 1u);
   EXPECT_EQ(draws({.temperature = 1, .top_p = 0.9}).size(), 3u);
   EXPECT_EQ(draws({.temperature = 1, .top_p = 0}).size(), 1u);
-  EXPECT_EQ(draws({.temperature = 1, .min_p = 0.2}).size(), 2u);  // e^-1 stays, e^-2 goes
+  EXPECT_EQ(draws({.temperature = 1, .min_p = 0.2}).size(), 2u);  // e^-1 is kept, e^-2 is not
 }
 
-// Shares are the frequencies of draws, in the order of tokens.
+// Shares equal the frequencies of draws and are ordered by token.
 TEST(Sampler, DistributionIsWhatIsDrawnFrom) {
   for (const SamplingOptions& options :
        {SamplingOptions{}, SamplingOptions{.temperature = 1}, SamplingOptions{.temperature = 2, .top_k = 3},
@@ -82,7 +82,7 @@ TEST(Sampler, DistributionIsWhatIsDrawnFrom) {
   }
 }
 
-// Tokens ahead count as if they had been seen, within the window.
+// `ahead` tokens count as seen, within the window.
 TEST(Sampler, DistributionLooksAhead) {
   const SamplingOptions options{.temperature = 1, .repetition_penalty = 3, .repetition_window = 2};
   Sampler sampler(options), other(options);
@@ -106,7 +106,7 @@ TEST(Sampler, SeedDecidesTheSequence) {
   EXPECT_GT(different, 0);
 }
 
-// The definition: everything sorted, filters cut the tail, the draw runs down the list.
+// The definition: sort all tokens, filter the tail, walk down the list.
 std::int32_t draw_sorted(std::span<const float> logits, const SamplingOptions& options, double uniform) {
   std::vector<std::pair<double, std::int32_t>> list;
   for (std::size_t i = 0; i < logits.size(); ++i)
@@ -143,7 +143,7 @@ TEST(Sampler, SelectsWhatSortingWouldDraw) {
           SamplingOptions{.temperature = 1, .top_k = 700, .top_p = 0.99, .min_p = 0.5},
           SamplingOptions{.temperature = 1, .top_p = 0}, SamplingOptions{.temperature = 1, .min_p = 1}}) {
       Sampler sampler(options);
-      Rng numbers(options.seed, 0x5a3b1e);  // the sampler's own
+      Rng numbers(options.seed, 0x5a3b1e);  // the sampler's seed and stream
       for (int i = 0; i < 100; ++i) {
         ASSERT_EQ(sampler.draw(logits), draw_sorted(logits, options, numbers.uniform()))
             << "spread " << spread << ", top_k " << options.top_k << ", top_p " << options.top_p << ", draw " << i;
@@ -152,7 +152,7 @@ TEST(Sampler, SelectsWhatSortingWouldDraw) {
   }
 }
 
-// What the sampler drew before it was a kernel, in double: a seed keeps its text.
+// Draws recorded in double: the same seed gives the same text in every version.
 TEST(Sampler, SeedsKeepTheirTexts) {
   Rng rng(11);
   std::vector<float> logits(500);
@@ -176,7 +176,7 @@ TEST(Sampler, SeedsKeepTheirTexts) {
   }
 }
 
-// A draw by the plan is the draw of the sampler, and leaves it in the same state.
+// A draw by plan() returns the token of draw() and leaves the sampler in the same state.
 TEST(Sampler, PlansItsDraws) {
   Rng rng(4);
   std::vector<float> logits(300);
@@ -188,7 +188,7 @@ TEST(Sampler, PlansItsDraws) {
         .temperature = temperature, .top_p = 0.95, .min_p = 0.001, .repetition_penalty = 1.5, .repetition_window = 20};
     Sampler draws(options), plans(options);
     for (int i = 0; i < 200; ++i) {
-      // What lies in the list belongs to another row.
+      // The list already holds the changes of another row.
       std::vector<LogitChange> list = {{.token = 7, .bias = 100}};
       const auto plan = plans.plan(given, list);
       EXPECT_EQ(plan.first_change, 1);

@@ -17,7 +17,7 @@ namespace essh {
 namespace {
 namespace fs = std::filesystem;
 
-// A family with the real initial modes (poles up to 0.9999) and gates that depend on the input.
+// The fitted initial modes (poles up to 0.9999) and gates that depend on the input.
 StoredModel make_family(std::string hash = "a") {
   ModelConfig config = preset("tiny");
   config.vocab_size = 300;
@@ -145,7 +145,7 @@ TEST_F(SessionTest, TwoHalvesThroughAFileDrawWhatOneRunDraws) {
   }
 }
 
-// M10
+// Fault M10: a damaged or foreign state file.
 TEST_F(SessionTest, WrongOrDamagedStatesAreRefused) {
   const auto tokens = random_tokens(10, 300, 8);
   Session session(engine, find_tier(engine.config(), "T4"));
@@ -177,7 +177,7 @@ TEST_F(SessionTest, WrongOrDamagedStatesAreRefused) {
   EXPECT_EQ(session.position(), 10) << "a refused file must not touch the session";
 }
 
-// The window of 100 tokens is full: any later position has caches of the same size.
+// The window of 100 tokens is full, so caches of later positions have the same size.
 TEST_F(SessionTest, APositionIsPartOfTheChecksumAndHasABound) {
   const auto tier = find_tier(engine.config(), "T4");
   Session session(engine, tier);

@@ -2,7 +2,7 @@
 #include "essh/decode/speculation.h"
 #include "tests/decode/engine_checks.h"
 
-// Texts with a draft and without, for any device.
+// Texts with and without a draft, for any device.
 namespace essh {
 
 inline std::vector<std::int32_t> plain_text(Engine& engine, const Tier& tier, std::span<const std::int32_t> prompt,

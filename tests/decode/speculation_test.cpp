@@ -5,8 +5,8 @@
 namespace essh {
 namespace {
 
-// How far counts are from their expectation, in standard deviations of chi-square. Cells with few expected counts are
-// taken together.
+// Chi-square of counts against expectations, as standard deviations from its mean. Cells with small expectations are
+// merged.
 double chi_square(const std::vector<double>& expected, const std::vector<double>& counted) {
   double sum = 0, cells = 0, few_expected = 0, few_counted = 0;
   const auto add = [&](double e, double c) {
@@ -45,7 +45,8 @@ TEST(Speculation, TokensOfADraftGetTheTargetsDistribution) {
   EXPECT_LT(distance_of_rule(
                 [](std::int32_t drafted, Rng& random) { return accept_or_draw(kTarget, kDraft, drafted, random); }),
             kTooFar);
-  // Rules that are almost right are told apart: drawing anew from the target itself, and keeping whatever it allows.
+  // The test detects two rules that are almost right: redrawing from the target itself, and keeping every token the
+  // target allows.
   EXPECT_GT(distance_of_rule([](std::int32_t drafted, Rng& random) {
               const auto token = accept_or_draw(kTarget, kDraft, drafted, random);
               return token == drafted ? token : draw_from(kTarget, random);
@@ -57,7 +58,7 @@ TEST(Speculation, TokensOfADraftGetTheTargetsDistribution) {
               return allowed ? drafted : accept_or_draw(kTarget, kDraft, drafted, random);
             }),
             kTooFar);
-  // As many are kept as both have in common.
+  // The acceptance rate is the overlap of the two distributions.
   Rng random(6);
   int kept = 0;
   for (int i = 0; i < 100000; ++i) {
@@ -97,8 +98,8 @@ TEST(Speculation, MoreAcceptanceMeansLongerDrafts) {
   EXPECT_GT(before, 4);
 }
 
-// Any tier, any draft, any length: token by token the text of plain decoding. The window is shorter than the text, and
-// one layer sees all of it.
+// The greedy text equals plain decoding token by token for any tier, draft and length. The texts exceed the window, and
+// one layer has full attention.
 TEST(Speculation, GreedyTextIsThatOfPlainDecoding) {
   auto stream = cpu_stream(2);
   Engine engine(engine_family(), stream);
@@ -107,7 +108,7 @@ TEST(Speculation, GreedyTextIsThatOfPlainDecoding) {
   for (const char* name : {"T10", "T5"}) {
     const auto tier = find_tier(engine.config(), name);
     const auto expected = plain_text(engine, tier, prompt, kTokens);
-    // Longer drafts than a draft as large as its target would choose.
+    // A draft as large as its target gets one token by the cost rule; 16 forces long drafts.
     for (const Index least : {1, 16}) {
       const SpeculationOptions options{.most = std::max<Index>(4, least), .least = least};
       const auto same = drafted_text(engine, tier, tier, options, prompt, kTokens);
@@ -139,11 +140,11 @@ TEST(Speculation, GreedyTextWithARepetitionPenaltyIsThatOfPlainDecoding) {
   }
 }
 
-// However many tokens of a round are kept: state, position and logits are those of feeding them one by one.
+// For any number of kept tokens, state, position and logits equal feeding these tokens singly.
 TEST(Speculation, StatesAreThoseOfTheTokensKept) {
   auto stream = cpu_stream(2);
   Engine engine(engine_family(), stream);
-  const auto prompt = random_tokens(240, engine.config().vocab_size, 7);  // caches that grow do so during drafts
+  const auto prompt = random_tokens(240, engine.config().vocab_size, 7);  // long: caches grow during drafts
   const auto tier = find_tier(engine.config(), "T8");
   for (const char* draft : {"T8", "T1"}) {
     for (const Index most : {Index{3}, kMostDrafted}) {
@@ -157,13 +158,13 @@ TEST(Speculation, StatesAreThoseOfTheTokensKept) {
         const auto kept = round % 3 == 0 ? std::ssize(found) : round % (std::ssize(found) + 1);
         for (const auto& token : found.first(static_cast<std::size_t>(kept))) plain.feed({&token, 1});
         drafted.keep(kept);
-        if (round % 4 < 2) continue;  // some rounds go on from a token that is not fed yet
+        if (round % 4 < 2) continue;  // the next round starts with a token that is not fed
         drafted.feed({});
         ASSERT_EQ(session.position(), plain.position()) << draft << ", round " << round;
         ASSERT_TRUE(std::ranges::equal(session.logits(), plain.logits())) << draft << ", round " << round;
         ASSERT_EQ(session.snapshot().parts, plain.snapshot().parts) << draft << ", round " << round;
       }
-      // More text in between.
+      // A further prompt.
       drafted.feed(prompt);
       plain.feed(prompt);
       EXPECT_EQ(drafted.next(sampler, 9)[0], sampler.draw(plain.logits()));
@@ -190,7 +191,7 @@ TEST(Speculation, SameSeedSameText) {
   EXPECT_NE(text(3), text(4));
 }
 
-// The first three tokens over many seeds against their exact probabilities, with every filter.
+// The frequencies of the first three tokens over many seeds against their exact probabilities, with every filter.
 TEST(Speculation, DrawnTextHasTheTargetsDistribution) {
   auto config = small_config();
   config.vocab_size = 6;
@@ -229,7 +230,7 @@ TEST(Speculation, DrawnTextHasTheTargetsDistribution) {
     for (std::uint64_t seed = 0; seed < kSeeds; ++seed) {
       auto drawn = sampling;
       drawn.seed = seed;
-      // Rounds that go on behind the tokens looked at, so that these come from whole drafts.
+      // Rounds extend beyond the counted tokens, so that these come from complete drafts.
       const auto run = drafted_text(engine, tier, draft, {.most = 4, .least = 4}, prompt, kTokens + 3, drawn);
       std::size_t cell = 0;
       for (std::size_t i = 0; i < kTokens; ++i) cell = cell * 6 + static_cast<std::size_t>(run.text[i]);

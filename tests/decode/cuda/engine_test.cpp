@@ -49,7 +49,7 @@ TEST_P(EngineCuda, TokensAloneAreThoseOfTheLogits) {
   check_tokens(stream, {.precision = precision(), .fused = false}, family_model());
 }
 
-// Drawn on the device, and from logits on the host.
+// Drawn on the device and on the host.
 TEST_P(EngineCuda, TextsOfSamplersAreThoseOfTheLogits) {
   Stream stream(std::make_unique<cuda::Stream>());
   for (const bool sample_on_device : {true, false}) {
@@ -71,7 +71,7 @@ TEST_P(EngineCuda, TiersShareAPass) {
                     family_model());
 }
 
-// Recorded steps, batches and prompts against the CPU.
+// Graphs of single steps, batches and prompts against the CPU.
 TEST_P(EngineCuda, AgreesWithTheCpu) {
   Stream gpu(std::make_unique<cuda::Stream>());
   auto cpu = cpu_stream(4);
@@ -103,7 +103,7 @@ TEST_P(EngineCuda, AgreesWithTheCpu) {
   }
 }
 
-// A tier of the family and its export are one model: the same products of the same shapes. Odd sizes too.
+// A tier of the family and its export compute the same bits. Includes capacities with odd sizes.
 TEST_P(EngineCuda, ATierComputesTheBitsOfItsExport) {
   Stream stream(std::make_unique<cuda::Stream>());
   Engine family(family_model(), stream, {.precision = precision()});

@@ -14,7 +14,7 @@ StoredModel make_family() {
   config.vocab_size = 64;
   LoadedModel model{config, Parameters<float>(config)};
   fill_randomly(model.parameters, 3, 0.3);
-  // Weights that both precisions hold exactly, so that all compute the same function.
+  // Weights exact in bf16, so that both precisions compute the same function.
   for (std::size_t i = 0; i < model.parameters.layout().tensors().size(); ++i) {
     if (!model.parameters.layout().tensors()[i].is_matrix()) continue;
     for (auto& x : model.parameters.tensor(i)) x = static_cast<float>(BFloat16(x));
@@ -22,7 +22,7 @@ StoredModel make_family() {
   return StoredModel(std::move(model), "a");
 }
 
-// Relative to the size of all logits: one near zero may lose all its digits in bf16.
+// Relative to the norm of all logits: a logit near zero may lose all its digits in bf16.
 double distance(std::span<const float> x, std::span<const float> exact) {
   double apart = 0, size = 0;
   for (std::size_t i = 0; i < x.size(); ++i) {
@@ -32,8 +32,8 @@ double distance(std::span<const float> x, std::span<const float> exact) {
   return std::sqrt(apart / size);
 }
 
-// Token by token, the later ones by a recorded graph, against the CPU, and bit by bit against the tier as a model of
-// its own; and prompts split anyhow.
+// Single tokens (the later ones from a graph) agree with the CPU to rounding and with the cut model bit by bit; a
+// prompt cut at any place agrees to rounding.
 TEST(SessionCuda, DecodesLikeTheCpu) {
   if (cuda::device_count() == 0) GTEST_SKIP() << "no GPU";
   for (const auto& [precision, tolerance] : {std::pair{Precision::Float32, 2e-5}, {Precision::BFloat16, 6e-2}}) {

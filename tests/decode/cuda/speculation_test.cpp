@@ -9,8 +9,8 @@ struct SpeculationCuda : ::testing::TestWithParam<Precision> {
   }
 };
 
-// Single tokens and tokens of one pass round differently here, so a token of the text is the most likely one of plain
-// decoding, or as likely to rounding. A draft that is the target itself is kept nearly always.
+// Single tokens and tokens of one pass round differently on a GPU, so each token must be within rounding of the most
+// likely one of plain decoding. A draft equal to its target is nearly always accepted.
 TEST_P(SpeculationCuda, GreedyTokensAreTheMostLikelyOfPlainDecoding) {
   Stream stream(std::make_unique<cuda::Stream>());
   Engine engine(engine_family(), stream, {.precision = GetParam()});
@@ -37,7 +37,7 @@ TEST_P(SpeculationCuda, GreedyTokensAreTheMostLikelyOfPlainDecoding) {
   }
 }
 
-// A state rolled back to any token of a pass goes on like one that was never fed the rest.
+// Rewinding to any token of a pass equals never feeding the rest.
 TEST_P(SpeculationCuda, TokensTakenBackLeaveNoTrace) {
   Stream stream(std::make_unique<cuda::Stream>());
   Engine engine(engine_family(), stream, {.precision = GetParam(), .deterministic = true});
