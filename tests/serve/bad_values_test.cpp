@@ -8,7 +8,7 @@
 namespace essh::serve {
 namespace {
 
-// Waits for the one reply, or for the end of the stream.
+// wait() returns after the reply or the end of the stream.
 class Answer : public Exchange {
  public:
   void send(HttpReply reply) override {
@@ -36,7 +36,7 @@ std::string nested(std::string_view open, std::string_view close, int depth) {
   return text;
 }
 
-// Values as they stand in the body: not all of them are JSON.
+// Raw text for the body; not all of it is JSON.
 std::vector<std::string> bad_values() {
   std::vector<std::string> values = {"null",
                                      "true",
@@ -182,7 +182,7 @@ constexpr std::string_view kFields[] = {"model",
                                         "save_state",
                                         "unknown"};
 
-// S6 to S9: whatever a field holds, the reply is 200 or a 4xx that has every member of an error.
+// Faults S6 to S9: for any value of any field, the status is 200 or a 4xx with every member of an error.
 TEST(BadValues, EveryFieldOfEveryEndpoint) {
   ApiOptions options;
   options.limits.max_tokens = 8;
@@ -202,7 +202,7 @@ TEST(BadValues, EveryFieldOfEveryEndpoint) {
       if (path.ends_with("tokenize") && !of_tokens) continue;
       for (const auto& value : values) {
         const auto member = fmt::format("\"{}\": {}", field, value);
-        // The field in place of the one that the request has, or as a second one of the name.
+        // Replaces the same field of the request, then repeats it as a duplicate key.
         const bool same = base.starts_with(fmt::format("\"{}\"", field));
         for (const bool twice : {false, true}) {
           if (twice && !same) continue;

@@ -46,7 +46,7 @@ TEST(ChatTemplates, ChatMl) {
   EXPECT_EQ(tokenizer->decode(ids),
             "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\n <|endoftext|>Hi\n<|im_end|>\n"
             "<|im_start|>assistant\n");
-  // What a user writes is never a special token.
+  // Text of a message never becomes a special token.
   EXPECT_EQ(std::ranges::count(ids, 256), 0);
 }
 

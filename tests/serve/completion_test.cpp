@@ -9,7 +9,7 @@
 namespace essh::serve {
 namespace {
 
-// Keeps what a client would get.
+// Keeps the replies and events of a client.
 class Recorder : public Exchange {
  public:
   void send(HttpReply reply) override { replies.push_back(std::move(reply)); }
@@ -38,7 +38,7 @@ struct Spoken {
     return completion;
   }
 
-  // Draws the bytes of `text` until the choice is complete; what the caller is told at the end.
+  // Passes the bytes of `text` as tokens until the choice is complete.
   static Finish speak(Completion& completion, std::size_t choice, std::string_view text) {
     for (const char byte : text) {
       if (!completion.token(choice, static_cast<unsigned char>(byte), true, nullptr)) {
@@ -51,7 +51,7 @@ struct Spoken {
   }
 
   Json reply() const { return parse_json(exchange->replies.at(0).body, "reply"); }
-  // The text of a stream, put together.
+  // The concatenated text of a stream.
   std::string streamed() const {
     std::string text;
     for (const auto& event : exchange->events) {
@@ -109,7 +109,7 @@ TEST(Completion, EchoAndLogprobsKeepTheShapeThatEvaluationReads) {
     completion->prompt_scored(0, std::vector<Scored>{{0xC3, -0.1f, {{0xC3, -0.1f}}}});
     completion->prompt_scored(0, std::vector<Scored>{{0xA9, -2.5f, {{7, -0.25f}}}});
     const Scored end{256, -1.5f, {{256, -1.5f}}};
-    completion->token(0, 256, false, &end);  // the end of text stays in the arrays
+    completion->token(0, 256, false, &end);  // the arrays contain the end of text
     completion->ended(0, Finish::Stop);
     const auto body = stream ? parse_json(s.exchange->events.at(0), "event") : s.reply();
     const auto& choice = body["choices"][0];
@@ -174,7 +174,7 @@ TEST(Score, IsTheLogOfTheSoftmaxAndNeverInfinite) {
   const double sum = std::log(std::exp(1.0) + 2 * std::exp(3.0));
   EXPECT_FLOAT_EQ(scored.logprob, static_cast<float>(1 - sum));
   ASSERT_EQ(scored.top.size(), 3u);
-  EXPECT_EQ(scored.top[0].first, 1);  // ties in the order of ids
+  EXPECT_EQ(scored.top[0].first, 1);  // ties are ordered by id
   EXPECT_EQ(scored.top[1].first, 2);
   EXPECT_EQ(scored.top[2], (std::pair<TokenId, float>{0, scored.logprob}));
   EXPECT_EQ(score(logits, 3, 0).logprob, kLeastLogprob);

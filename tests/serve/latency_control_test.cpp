@@ -42,7 +42,7 @@ TEST(LatencyControl, TextsThatWaitReduceToo) {
   EXPECT_EQ(control.decide(0).reason, "7 texts wait");
 }
 
-// Between calm and slow nothing changes: no swinging from one tier to the other.
+// Latencies between the calm share and the limit keep the level, so tiers do not alternate.
 TEST(LatencyControl, GrowsOnlyAfterACalmTime) {
   LatencyControl control(kOptions, 3);
   for (const double now : {0.0, 1.0}) control.observe(now, 0.03, 0);
@@ -64,7 +64,7 @@ TEST(LatencyControl, TimeWithoutStepsIsCalm) {
   EXPECT_EQ(control.decide(6.9).level, 3u);
   EXPECT_EQ(control.decide(7).level, 2u);
   EXPECT_EQ(control.decide(100).level, 0u);
-  // The average from before does not count any more.
+  // The average restarts after a time without steps.
   control.observe(101, 0.015, 0);
   EXPECT_EQ(control.decide(101).level, 0u);
 }

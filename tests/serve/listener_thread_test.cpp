@@ -67,7 +67,7 @@ TEST(ListenerThread, CallsInOrderAndSettles) {
   }
 }
 
-// An exception of a call is the last that its listener hears of; what ends is settled all the same.
+// A listener that throws gets no further call; its texts are still counted as ended.
 TEST(ListenerThread, AFailedCallEndsItsListenerAlone) {
   std::int64_t texts = 0;
   const auto bad = std::make_shared<Recording>(), good = std::make_shared<Recording>();

@@ -14,7 +14,7 @@
 #include "essh/serve/api.h"
 #include "tests/model/small_model.h"
 
-// A server with a small model in this process, and raw clients of it.
+// A server with a small model in this process, and raw socket clients.
 namespace essh::serve {
 
 inline StoredModel served_family() {
@@ -28,7 +28,7 @@ inline StoredModel served_family() {
   return StoredModel(std::move(model), "0123456789abcdef");
 }
 
-// Everything behind the endpoints.
+// The objects behind the endpoints.
 struct ServedModel {
   Stream stream = cpu_stream(2);
   Engine engine{served_family(), stream};
@@ -80,12 +80,12 @@ class LiveServer {
   std::jthread thread_;
 };
 
-// Bytes to a server and back.
+// A raw socket.
 class Client {
  public:
   explicit Client(int port, int receive_buffer = 0) : socket_(::socket(AF_INET, SOCK_STREAM, 0)) {
     if (receive_buffer > 0) ::setsockopt(socket_, SOL_SOCKET, SO_RCVBUF, &receive_buffer, sizeof receive_buffer);
-    // Closing resets the connection: thousands of clients leave no port in TIME_WAIT.
+    // Closing resets the connection, so thousands of clients leave no port in TIME_WAIT.
     const linger reset{.l_onoff = 1, .l_linger = 0};
     ::setsockopt(socket_, SOL_SOCKET, SO_LINGER, &reset, sizeof reset);
     const int one = 1;
@@ -116,7 +116,7 @@ class Client {
     if (socket_ >= 0) ::close(std::exchange(socket_, -1));
   }
 
-  // What has come once it holds `wanted`, or all of it when the server closes.
+  // Returns the bytes received once they contain `wanted`, or all of them when the server closes.
   const std::string& read_until(std::string_view wanted) {
     while (got_.find(wanted) == std::string::npos && read_some()) {
     }
@@ -131,7 +131,7 @@ class Client {
     pollfd wait{.fd = socket_, .events = POLLIN, .revents = 0};
     return ::poll(&wait, 1, milliseconds) > 0;
   }
-  // False at the end.
+  // False at the end of the connection.
   bool read_some() {
     char bytes[16384];
     const auto count = ::recv(socket_, bytes, sizeof bytes, 0);

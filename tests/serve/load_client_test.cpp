@@ -52,7 +52,7 @@ TEST_P(Loaded, EveryRequestIsAnsweredAndCounted) {
   EXPECT_LE(result.between.size(), 200u * 6);
   EXPECT_EQ(result.between.empty(), !GetParam());
   EXPECT_FALSE(result.health.empty());
-  // Clients that leave are none of the failures, and leave nothing behind.
+  // Cancelled requests are not failures, and the server becomes idle.
   options.cancel = 0.5;
   const auto restless = run_load(options);
   EXPECT_EQ(restless.failed, 0);
@@ -60,7 +60,7 @@ TEST_P(Loaded, EveryRequestIsAnsweredAndCounted) {
   EXPECT_GT(restless.completed, 0);
   EXPECT_EQ(restless.cancelled + restless.completed, 200);
   while (!server.model.scheduler.idle()) std::this_thread::yield();
-  // What is refused is a failure with its status.
+  // A refused request is a failure, counted by its status.
   options.model = "other";
   const auto refused = run_load(options);
   EXPECT_EQ(refused.failures.at("HTTP 404") + refused.cancelled, 200);

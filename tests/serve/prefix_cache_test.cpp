@@ -16,7 +16,7 @@ std::size_t held() {
   return 0;
 }
 
-// A state of `bytes` bytes, all `mark`.
+// Stores a state of `bytes` bytes, all equal to `mark`.
 void put(PrefixCache& cache, const std::vector<TokenId>& tokens, int mark, std::size_t bytes = 256,
          Capacity capacity = kSmall, const std::string& salt = "") {
   const std::vector<float> logits = {static_cast<float>(mark)};
@@ -24,7 +24,7 @@ void put(PrefixCache& cache, const std::vector<TokenId>& tokens, int mark, std::
             [&](std::byte* to) { std::fill_n(to, bytes, static_cast<std::byte>(mark)); });
 }
 
-// The mark of the state that was found, of `bytes` bytes; -1 if these differ or disagree with the logits.
+// The mark of a state of `bytes` bytes; -1 if its bytes differ or disagree with the logits.
 int mark_of(const PrefixCache::Found& found, std::size_t bytes = 256) {
   const auto mark = static_cast<int>(found.state.data[0]);
   for (std::size_t i = 0; i < bytes; ++i) {
@@ -71,17 +71,17 @@ TEST(PrefixCache, DropsTheLeastRecentlyUsedBeyondItsBudget) {
   EXPECT_LE(cache.bytes(), 4000u);
   EXPECT_EQ(cache.find(kSmall, "", tokens(1)).tokens, 1u);
   EXPECT_EQ(cache.find(kSmall, "", tokens(2)).tokens, 0u);
-  put(cache, tokens(5), 5, 5000);  // never fits
+  put(cache, tokens(5), 5, 5000);  // larger than the budget
   EXPECT_EQ(cache.find(kSmall, "", tokens(5)).tokens, 0u);
   EXPECT_EQ(cache.find(kSmall, "", tokens(4)).tokens, 1u);
-  // The same tokens again replace, and count once.
+  // A state for the same tokens replaces the first and is counted once.
   const auto before = cache.bytes();
   put(cache, tokens(4), 6, 1000);
   EXPECT_EQ(cache.bytes(), before);
   EXPECT_EQ(mark_of(cache.find(kSmall, "", tokens(4)), 1000), 6);
 }
 
-// States of random sizes come and go: every one that is found is whole, and the bytes stay within the budget.
+// With states of random sizes, every state found is intact and the total stays within the budget.
 TEST(PrefixCache, StatesNeverOverlap) {
   constexpr std::size_t kBudget = 64 << 10;
   PrefixCache cache(kBudget, Device::Cpu);
@@ -111,7 +111,7 @@ TEST(PrefixCache, WithoutABudgetKeepsNothing) {
   EXPECT_EQ(cache.bytes() + held(), 0u);
 }
 
-// An allocation that fails takes the memory of the states first; the cache goes on with half of its budget.
+// A failed allocation frees the memory of all states and halves the cache's budget.
 TEST(PrefixCache, GivesWayToOtherMemory) {
 #ifdef __SANITIZE_ADDRESS__
   GTEST_SKIP() << "AddressSanitizer ends the program instead";
@@ -138,7 +138,7 @@ TEST(PrefixCache, GivesWayToOtherMemory) {
   EXPECT_EQ(held(), 8u << 10);
 }
 
-// A budget that the device does not have becomes one that it has.
+// A budget beyond the device's memory is reduced until it can be allocated.
 TEST(PrefixCache, ABudgetBeyondTheMemoryIsReduced) {
 #ifdef __SANITIZE_ADDRESS__
   GTEST_SKIP() << "AddressSanitizer ends the program instead";

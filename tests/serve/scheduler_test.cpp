@@ -10,7 +10,7 @@
 namespace essh::serve {
 namespace {
 
-// Keeps the tokens of a job and can leave after some of them.
+// Keeps the tokens of a job; can leave after some of them.
 class Recording : public Listener {
  public:
   explicit Recording(std::size_t leave_after = SIZE_MAX) : leave_after_(leave_after) {}
@@ -50,7 +50,7 @@ Job job_of(const Engine& engine, std::shared_ptr<Listener> listener, std::int64_
           .listener = std::move(listener)};
 }
 
-// A client that leaves gets no token more, its slot is free before the next step, and its neighbour's bits stay.
+// A client that leaves gets no further token, and the other text is unchanged.
 TEST(Scheduler, CancelsWithinAStep) {
   Stream stream = cpu_stream(1);
   Engine engine(served_family(), stream);
@@ -105,7 +105,8 @@ std::int64_t counted(const Metrics& metrics, const std::string& name) {
   return at == std::string::npos ? -1 : std::stoll(text.substr(at + name.size() + 2));
 }
 
-// A job of the given prompt, told on the engine's thread or on the listeners'.
+// A job with the given prompt. With may_stop its listener is called on the engine's thread, otherwise on the listener
+// thread.
 Job prompt_job(const Engine& engine, std::shared_ptr<Listener> listener, std::vector<TokenId> prompt, std::int64_t most,
                bool may_stop = false) {
   auto job = job_of(engine, std::move(listener), most);
@@ -138,7 +139,7 @@ struct Served {
   Scheduler scheduler;
 };
 
-// On the listeners' thread a job hears what it hears on the engine's.
+// The listener thread delivers the same tokens as the engine's thread.
 TEST(Scheduler, BothWaysOfTellingGiveTheSameTokens) {
   Served served({});
   for (const auto logprobs : {-1, 2}) {
@@ -152,7 +153,7 @@ TEST(Scheduler, BothWaysOfTellingGiveTheSameTokens) {
   }
 }
 
-// 512 prompts of 128 tokens that have arrived are read in as few passes as pieces of 8,192 tokens allow.
+// 512 prompts of 128 tokens that arrive together take as few passes as pieces of 8,192 tokens allow.
 TEST(Scheduler, PromptsThatArriveTogetherShareAPass) {
   std::promise<void> all;
   const auto together = all.get_future().share();
@@ -166,7 +167,7 @@ TEST(Scheduler, PromptsThatArriveTogetherShareAPass) {
   all.set_value();
   for (auto& listener : listeners) listener->wait();
   served.scheduler.stop();
-  // The first step has those that were there when it began: one at least.
+  // The first step takes the prompts that have arrived: at least one.
   const auto steps = counted(served.metrics, "essh_prompt_steps_total");
   EXPECT_GE(steps, 8);
   EXPECT_LE(steps, 9);
@@ -175,7 +176,7 @@ TEST(Scheduler, PromptsThatArriveTogetherShareAPass) {
   EXPECT_LE(counted(served.metrics, "essh_steps_total"), steps + 2);
 }
 
-// While a text draws, short prompts wait for each other for a few steps, and no longer.
+// While a text draws tokens, short prompts wait at most `prompt_wait` steps for each other.
 TEST(Scheduler, PromptsWaitForEachOther) {
   const std::map<std::int64_t, std::int64_t> expected = {{0, 3}, {2, 3}, {5, 2}};
   for (const auto& [wait, passes] : expected) {
@@ -186,7 +187,7 @@ TEST(Scheduler, PromptsWaitForEachOther) {
     const auto made = ready.get_future().share();
     Served served({.prompt_wait = wait, .before_step = [&] {
                      made.wait();
-                     // Two prompts of which the second comes three steps after the first.
+                     // Two prompts; the second arrives three steps after the first.
                      if (++step != 5 && step != 8) return;
                      listeners.push_back(std::make_shared<Recording>());
                      running->scheduler.submit(prompt_job(running->engine, listeners.back(), prompt_of(9, 1), 4));
@@ -206,7 +207,7 @@ TEST(Scheduler, PromptsWaitForEachOther) {
   }
 }
 
-// What goes on from a state in the engine's memory has the bits of a text computed anew in the same pieces.
+// A text continued from a cached state has the same bits as one computed in the same pieces without a cache.
 TEST(Scheduler, AKnownPromptGivesTheBitsOfAFreshOne) {
   for (const bool may_stop : {false, true}) {
     Served fresh({}), cached({.cache_bytes = 1 << 20});
@@ -222,7 +223,7 @@ TEST(Scheduler, AKnownPromptGivesTheBitsOfAFreshOne) {
       EXPECT_EQ(found->tokens, expected) << round;
       EXPECT_EQ(found->cached, round == 0 ? 0u : 70u);
     }
-    // The next turn begins with the text; its last token was never fed.
+    // The next turn contains the whole text; its last token is not in the cached state.
     auto turn = prompt_of(70, 4);
     turn.insert(turn.end(), expected.begin(), expected.end());
     const auto next = cached.run(prompt_job(cached.engine, nullptr, turn, 5));
@@ -233,7 +234,7 @@ TEST(Scheduler, AKnownPromptGivesTheBitsOfAFreshOne) {
   }
 }
 
-// Choices of one prompt go on from one state.
+// Several choices compute their prompt once.
 TEST(Scheduler, ChoicesShareAPrompt) {
   for (const std::size_t cache : {0, 1 << 20}) {
     Served served({.max_slots = 3, .cache_bytes = cache});
@@ -285,8 +286,8 @@ TEST(Scheduler, TheCacheIsApartByTierAndSalt) {
   EXPECT_EQ(served.run(job("T1", "b"))->cached, 0u);
 }
 
-// A cache too small for all texts, clients that leave, and memory that runs short in between: every text that ends has
-// the tokens of a server without a cache.
+// With a cache too small for all texts, clients that leave and a failed allocation, every complete text equals that of
+// a server without a cache.
 TEST(Scheduler, AFullCacheChangesNoText) {
   Served fresh({});
   std::vector<std::vector<TokenId>> expected;

@@ -15,7 +15,7 @@ GenerationRequest completion(const std::string& text) {
   return parse_completion(parse_json(text, "body"), kLimits);
 }
 
-// The param and code of the refusal; fails when there is none.
+// The param and code of the HttpError; fails if the body is accepted.
 std::pair<std::string, std::string> refusal(const std::string& text, bool chat = false) {
   try {
     const auto body = parse_json(text, "body");

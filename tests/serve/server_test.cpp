@@ -6,8 +6,8 @@
 #include "essh/base/json.h"
 #include "tests/serve/live_server.h"
 
-// The server in this process: faults of clients, in the numbering of docs/reliability.md. Waits end by an event, never
-// by a time, so that a slow machine fails nothing.
+// Faults of clients, numbered as in docs/reliability.md. Tests wait for events, never for a time, so a slow machine
+// cannot fail them.
 namespace essh::serve {
 namespace {
 
@@ -53,14 +53,14 @@ bool healthy(const LiveServer& server) {
   return ask(server, get("/health", kClose)).starts_with("HTTP/1.1 200 OK");
 }
 
-// ---- S2: slow and idle clients
+// S2: slow and idle clients.
 
 TEST_F(ServerTest, S2AHeadThatDoesNotEndIsAnswered408) {
   LiveServer server({.header_seconds = 0.02});
   for (const std::string_view head : {"G", "GET /health HTTP/1.1\r\nHost: localhost\r\nX: "}) {
     Client client(server.port);
     client.send(head);
-    // Byte by byte: each one arrives, and none of them buys time.
+    // Single bytes do not extend the deadline.
     while (!client.readable(1) && client.send("a")) {
     }
     EXPECT_EQ(client.read_all().substr(0, 13), "HTTP/1.1 408 ");
@@ -84,7 +84,7 @@ TEST_F(ServerTest, S2ABodyThatDoesNotEndIsAnswered408) {
 TEST_F(ServerTest, S2IdleConnectionsAreClosed) {
   LiveServer server({.idle_seconds = 0.02});
   EXPECT_EQ(Client(server.port).read_all(), "");
-  // On a slow machine the time may be over before the request arrives.
+  // On a slow machine the connection may be closed before the request arrives.
   std::string reply;
   while (reply.empty()) reply = ask(server, get("/health"));
   EXPECT_EQ(count(reply, "HTTP/1.1 200 OK"), 1u);
@@ -119,7 +119,7 @@ TEST_F(ServerTest, S2RequestsSentAtOnceAreAnsweredInOrder) {
   }
 }
 
-// ---- S3: clients that do not read
+// S3: clients that do not read.
 
 TEST_F(ServerTest, S3AClientThatReadsNothingIsDropped) {
   for (const bool by_time : {false, true}) {
@@ -137,7 +137,7 @@ TEST_F(ServerTest, S3AClientThatReadsNothingIsDropped) {
 }
 
 TEST_F(ServerTest, S3AQuietStreamIsKeptAlive) {
-  // The engine waits until the client has seen a comment.
+  // The engine waits until the client has received a comment.
   std::atomic<bool> go{false};
   LiveServer server({.keep_alive_seconds = 0.01}, {}, {.before_step = [&] { wait_until([&] { return go.load(); }); }});
   Client client(server.port);
@@ -147,7 +147,7 @@ TEST_F(ServerTest, S3AQuietStreamIsKeptAlive) {
   EXPECT_NE(client.read_all().find("data: [DONE]"), std::string::npos);
 }
 
-// ---- S4: clients that leave
+// S4: clients that leave.
 
 TEST_F(ServerTest, S4ClientsThatLeaveInEveryPhase) {
   LiveServer server({}, endless(), {.max_slots = 2, .prompt_piece = 8});
@@ -157,12 +157,12 @@ TEST_F(ServerTest, S4ClientsThatLeaveInEveryPhase) {
   };
   const auto gauges = [&] { return server.model.scheduler.gauges(); };
   const auto request = post("/v1/completions", body(1, ""));
-  // In the head, in the body.
+  // In the head and in the body.
   for (std::size_t cut = 1; cut < request.size(); cut += 7) {
     Client client(server.port);
     client.send(std::string_view(request).substr(0, cut));
   }
-  // While the prompt is taken in; while tokens are drawn; without a stream and with one; with several choices.
+  // While the prompt is computed and while tokens are drawn; with and without a stream; with several choices.
   for (const auto& sent :
        {body(1 << 20, ""), body(1 << 20, R"(, "stream": true)"), body(1, ""), body(1, R"(, "stream": true)"),
         body(1, R"(, "n": 7)"), body(300, R"(, "n": 7, "stream": true)")}) {
@@ -172,7 +172,7 @@ TEST_F(ServerTest, S4ClientsThatLeaveInEveryPhase) {
     client.leave();
     wait_until([&] { return server.model.scheduler.idle(); });
   }
-  // While it waits behind two others, which go on.
+  // In the queue, behind two texts that continue.
   Client first(server.port), second(server.port), third(server.port);
   for (auto* client : {&first, &second}) client->send(post("/v1/completions", kEndlessStream));
   wait_until([&] { return gauges().running == 2; });
@@ -190,7 +190,7 @@ TEST_F(ServerTest, S4ClientsThatLeaveInEveryPhase) {
   EXPECT_EQ(gauges().state_bytes, 0);
 }
 
-// ---- S5: many at once
+// S5: many clients at once.
 
 TEST_F(ServerTest, S5ManyStreamsAtOnceAndHealthBetween) {
   LiveServer server;
@@ -232,7 +232,7 @@ TEST_F(ServerTest, S5BusyAnswersSayWhenToComeAgain) {
   EXPECT_TRUE(healthy(server));
 }
 
-// ---- S10: texts that tokenizers choke on
+// S10: texts that are slow to tokenize.
 
 TEST_F(ServerTest, S10LongRunsOfOneCharacter) {
   LiveServer server;
@@ -245,7 +245,7 @@ TEST_F(ServerTest, S10LongRunsOfOneCharacter) {
   }
 }
 
-// ---- S12: a step that fails
+// S12: a step that fails.
 
 TEST_F(ServerTest, S12AStepWithoutMemoryFailsItsRequestsAlone) {
   std::atomic<int> failures{1};
@@ -282,7 +282,7 @@ TEST_F(ServerTest, S12ADeviceThatHasFailedEndsTheServer) {
   }
 }
 
-// ---- S16: what one key has computed does not speed up another
+// S16: cached states are separate per key.
 
 TEST_F(ServerTest, S16KeysDoNotShareStates) {
   LiveServer server({}, {.keys = {"one", "two"}}, {.cache_bytes = 1 << 20});
@@ -297,7 +297,7 @@ TEST_F(ServerTest, S16KeysDoNotShareStates) {
   EXPECT_EQ(cached("one"), 8);
 }
 
-// ---- S17: the end
+// S17: shutdown.
 
 TEST_F(ServerTest, S17RunningRequestsEndBeforeTheServer) {
   std::atomic<bool> go{false};
@@ -327,7 +327,7 @@ TEST_F(ServerTest, S17WhatTakesTooLongEndsWithAnError) {
   server.stop();
 }
 
-// ---- Long prompts
+// Long prompts.
 
 TEST_F(ServerTest, ALongPromptTellsItsProgress) {
   LiveServer server({}, {}, {.prompt_piece = 64});
@@ -342,7 +342,7 @@ TEST_F(ServerTest, ALongPromptTellsItsProgress) {
   EXPECT_GT(reply.find("data: {"), at);
 }
 
-// ---- A smaller tier under load
+// A smaller tier under load.
 
 TEST_F(ServerTest, RequestsWithoutATierGetASmallerOneUnderLoad) {
   LatencyControl control({.limit = 0.02, .grow_seconds = 1e9}, 2);

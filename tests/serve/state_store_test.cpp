@@ -59,7 +59,7 @@ TEST_F(StateStoreTest, ComesBackAsItWas) {
   EXPECT_EQ(back.sampler.recent, state.sampler.recent);
 }
 
-// S15: an id is never a path.
+// Fault S15: an id is never used as a path.
 TEST_F(StateStoreTest, S15OnlyItsOwnIdsAreFiles) {
   StateStore store(options);
   const auto id = save(store, state, "").id;
@@ -108,7 +108,7 @@ TEST_F(StateStoreTest, DamageIsNoticedWhereverItIs) {
     bytes[i] = static_cast<char>(bytes[i] ^ 1);
     write(bytes);
     try {
-      // A changed name of the tier, or of a key nobody reads, changes nothing that is computed.
+      // A changed tier name, or a changed key that is not read, does not affect the result.
       const auto back = store.load(id, "");
       EXPECT_EQ(back.state.parts, state.state.parts) << i;
       EXPECT_EQ(back.pending, state.pending) << i;
@@ -139,8 +139,8 @@ TEST_F(StateStoreTest, TheQuotaHolds) {
   EXPECT_FALSE(store.full());
 }
 
-// A text that is saved and gone on with is, bit by bit, the text that was never interrupted: greedy and drawn, at any
-// tier, with the random numbers and recent tokens of the first part, whether the store or the client begins anew.
+// A text that is saved and resumed equals the uninterrupted text bit by bit: greedy and drawn, at several tiers, with
+// the random numbers and recent tokens of the state.
 TEST_F(StateStoreTest, TextsGoOnAsIfNeverInterrupted) {
   if (!can_serve()) GTEST_SKIP() << "built without Boost";
   options.model = served_family().hash();
@@ -183,7 +183,7 @@ TEST_F(StateStoreTest, TextsGoOnAsIfNeverInterrupted) {
       auto part = read(ask(how + R"(, "prompt": "Hello", "max_tokens": 9, "save_state": true)"));
       auto joined = part.first;
       ASSERT_EQ(part.second.size(), 32u);
-      // Without its seed a request goes on with the random numbers of the state.
+      // A request without a seed continues the random numbers of the state.
       const auto again = how.substr(0, how.find(", \"seed\""));
       for (const int most : {1, 6, 8}) {
         part = read(ask(again + fmt::format(R"(, "prompt": "", "max_tokens": {}, "save_state": true, "state": "{}")",
@@ -192,7 +192,7 @@ TEST_F(StateStoreTest, TextsGoOnAsIfNeverInterrupted) {
       }
       EXPECT_EQ(joined, unbroken);
     }
-    // The state is the prompt's end where nothing is drawn.
+    // With max_tokens 0 the state is that after the prompt.
     const auto begun = read(ask(R"("prompt": "Hello, ", "max_tokens": 0, "save_state": true)")).second;
     const auto rest =
         read(ask(fmt::format(R"("temperature": 0, "prompt": "world", "max_tokens": 5, "state": "{}")", begun))).first;
