@@ -31,7 +31,7 @@ struct EvaluationTextTest : TempFolderTest {
     text.read(0, tokens);
     return tokens;
   }
-  // A folder whose tokens are the bytes of `text`, all of it in the validation split.
+  // Data whose tokens are the bytes of `text`, all in the validation split.
   std::filesystem::path prepare_bytes(const std::string& text) {
     PrepareOptions options;
     options.inputs = {write("source.txt", text).string()};
@@ -49,7 +49,7 @@ TEST_F(EvaluationTextTest, EachDocumentIsFollowedByTheEndOfText) {
   const auto first = write("a.txt", "\nab\n\nc\n<|endoftext|>\n\n<|endoftext|>\nd<|endoftext|>\n");
   const auto second = write("b.txt", "e");
   const auto text = EvaluationText::from_files({first, second}, *bytes, 256, kAll);
-  // Byte for byte what stands between the lines, as `prepare` takes it.
+  // The bytes between the separator lines, as `prepare` reads them.
   std::vector<TokenId> expected = {'\n', 'a', 'b', '\n', '\n', 'c', '\n', 256, '\n', 256, 'd'};
   for (const char c : std::string_view("<|endoftext|>\n")) expected.push_back(c);
   for (const TokenId token : {256, int{'e'}, 256}) expected.push_back(token);
@@ -68,7 +68,7 @@ TEST_F(EvaluationTextTest, LineBreaksJoinDocumentsForOtherDomains) {
   EXPECT_EQ(join(4).tokens(), 4);
   EXPECT_NE(join(4).fingerprint(), join(5).fingerprint());
   EXPECT_EQ(join(4).fingerprint(), EvaluationText::from_tokens({'a', 'b', '\n', '\n'}, "x").fingerprint());
-  // A text longer than a stretch is cut without a trace.
+  // Files longer than one piece are read without a gap.
   std::string lines;
   while (lines.size() < 3 * kPieceBytes) lines += "some words of one line\n";
   const auto tokens =
@@ -98,7 +98,7 @@ TEST_F(EvaluationTextTest, ModelsWithOneTokenizerShareAText) {
   const auto& first = texts.open({file}, folder / "one", "", 256, kAll);
   const auto& second = texts.open({file}, folder / "two", "", 256, kAll);
   EXPECT_EQ(&second, &first);
-  // Everything that changes the tokens asks for another text.
+  // Every option that changes the tokens opens another text.
   EXPECT_EQ(all(texts.open({file}, folder / "one", "", 0, kAll)).back(), 0);
   EXPECT_EQ(texts.open({file}, folder / "one", "", 256, 2).tokens(), 2);
   EXPECT_EQ(texts.open({file}, folder / "one", "", 256, kAll, DocumentJoin::Newline).tokens(), 4);

@@ -49,7 +49,8 @@ TEST(Frontier, MarksPointsThatAnotherBeatsInEverything) {
   EXPECT_EQ(frontier.points[1].dominated_by, "") << "quality unknown";
 }
 
-// Points of one family in different folders are compared with its full capacity; another family is another matter.
+// Points of one family, also in different folders, are compared with its full capacity; points of another family are
+// not.
 TEST(Frontier, ComparesEachFamilyWithItsFullCapacity) {
   auto frontier = example();
   frontier.points[0].nll = 4.5;

@@ -7,7 +7,7 @@
 namespace essh {
 namespace {
 
-// Every expected value is what Python 3.11 prints.
+// The expected values were printed by Python 3.11.
 TEST(PythonRandom, DrawsPythonsNumbers) {
   PythonRandom seven(7);
   EXPECT_EQ(seven.random(), 0.32383276483316237);

@@ -29,12 +29,12 @@ TEST(MeasureLatency, CountsMemoryAndOrdersItsQuantiles) {
   EXPECT_GT(result.session_bytes, 0u);
   if (std::filesystem::exists("/proc/self/statm")) {
     EXPECT_GE(result.resident_bytes, weights * 9 / 10);
-    // Scratch of 20 tokens, and pages that are not full.
+    // 2 MiB for scratch memory of 20 tokens and partly filled pages.
     EXPECT_LE(result.resident_bytes, result.weight_bytes + result.session_bytes + (2u << 20));
   }
 }
 
-// A machine that slows down for a while slows down all tiers.
+// Tiers take turns, so that a slow period of the machine affects all of them.
 TEST(MeasureLatency, TakesTheTiersInTurnRoundAfterRound) {
   auto stream = cpu_stream(1);
   const auto family = small_family();

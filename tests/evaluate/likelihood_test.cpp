@@ -19,7 +19,7 @@ std::vector<TokenId> draw(Rng& rng, std::size_t count, Index vocabulary) {
   return tokens;
 }
 
-// From the logits of the whole sequence at once.
+// From the logits of the whole sequence in one pass.
 Likelihood alone(Engine& engine, const Tier& tier, const EncodedRequest& request) {
   auto tokens = request.context;
   tokens.insert(tokens.end(), request.continuation.begin(), request.continuation.end() - 1);
@@ -41,7 +41,7 @@ Likelihood alone(Engine& engine, const Tier& tier, const EncodedRequest& request
   return result;
 }
 
-// Items that share a context and items that do not, requests of one token, contexts of one token.
+// With shared and separate contexts, continuations of one token and contexts of one token.
 TEST(MeasureLikelihoods, AreThoseOfEachRequestAlone) {
   auto stream = cpu_stream(2);
   Engine engine(small_family(), stream);
@@ -55,7 +55,7 @@ TEST(MeasureLikelihoods, AreThoseOfEachRequestAlone) {
     for (std::size_t r = 0; r <= i % 3; ++r)
       item.push_back({i % 2 == 0 ? context : draw(rng, 5 + i, vocabulary), draw(rng, 1 + (i + r) % 4, vocabulary)});
   }
-  // The most likely token, so that some continuation is greedy.
+  // The most likely token, so that at least one continuation is greedy.
   auto& likely = items.back().front();
   engine.model().check_tokens(likely.context, "test");
   for (TokenId token = 0; token < vocabulary; ++token) {

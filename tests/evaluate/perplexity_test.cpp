@@ -26,7 +26,7 @@ struct PerplexityTest : TempFolderTest {
   }
 };
 
-// Mean loss over windows of `context`, token by token, each window from nothing.
+// Mean loss over windows of `context`, token by token; each window starts from an empty state.
 double recurrent_nll(Engine& engine, const Tier& tier, const std::vector<TokenId>& tokens, std::size_t context,
                      std::size_t windows) {
   double sum = 0;
@@ -46,7 +46,7 @@ TEST_F(PerplexityTest, EqualsTheLossOfLogitsTokenByToken) {
   const auto tokens = random_tokens(150, engine.config().vocab_size, 5);
   const auto text = EvaluationText::from_tokens(tokens, "random");
   const std::vector<Tier> tiers = {find_tier(engine.config(), "1x2"), find_tier(engine.config(), "full")};
-  // 150 tokens are 8 windows of 18 targets and 5 left over; batches of 3 leave a last one of 2.
+  // 150 tokens are 8 windows of 18 targets with 5 left over; with batches of 3 the last batch has 2.
   for (const Index batch : {0, 1, 3}) {
     const auto report = measure_perplexity(engine, text, {.tiers = tiers, .context = 18, .batch = batch});
     EXPECT_EQ(report.windows, 8);
@@ -68,12 +68,12 @@ TEST_F(PerplexityTest, EqualsTheLossOfLogitsTokenByToken) {
   EXPECT_NEAR(few.tiers[1].nll, expected, 1e-5 * expected);
 }
 
-// Windows of context + 1 tokens that share none: 150 tokens are 7 of 19 and 17 left over.
+// Windows of context + 1 tokens without overlap: 150 tokens are 7 windows of 19 with 17 left over.
 TEST_F(PerplexityTest, DisjointWindowsShareNoToken) {
   const auto tokens = random_tokens(150, engine.config().vocab_size, 5);
   const std::vector<Tier> tiers = {find_tier(engine.config(), "full")};
   const auto text = EvaluationText::from_tokens(tokens, "random");
-  // The same windows one after the other, each as a text of its own.
+  // The same windows, each as a text of its own.
   double sum = 0;
   for (std::size_t w = 0; w < 7; ++w) {
     const std::vector<TokenId> window(tokens.begin() + static_cast<std::ptrdiff_t>(19 * w),
@@ -94,7 +94,7 @@ TEST_F(PerplexityTest, DisjointWindowsShareNoToken) {
   EXPECT_EQ(measure_perplexity(engine, text, one).left_out, 0);
 }
 
-// Documents of several lengths, in pieces that cut them anywhere, against one window for each document.
+// Documents of several lengths, cut into pieces at any token, against one window per document.
 TEST_F(PerplexityTest, StatefulReadsWholeDocuments) {
   const auto eos = static_cast<TokenId>(engine.config().eos_token_id);
   std::vector<TokenId> tokens;
@@ -109,7 +109,7 @@ TEST_F(PerplexityTest, StatefulReadsWholeDocuments) {
   tokens.push_back(eos);  // a document without a target
   documents.push_back(random_tokens(20, engine.config().vocab_size, 77));
   std::ranges::replace(documents.back(), eos, eos == 0 ? 1 : eos - 1);
-  tokens.insert(tokens.end(), documents.back().begin(), documents.back().end());  // cut off, without its end
+  tokens.insert(tokens.end(), documents.back().begin(), documents.back().end());  // without its end of text
   const auto text = EvaluationText::from_tokens(tokens, "documents");
   const std::vector<Tier> tiers = {find_tier(engine.config(), "1x2"), find_tier(engine.config(), "full")};
   for (const Index piece : {16, 1000}) {
@@ -181,7 +181,7 @@ TEST_F(PerplexityTest, TooLittleTextAndForeignTokensAreErrors) {
   EXPECT_NE(message(foreign).find("vocabulary"), std::string::npos);
 }
 
-// Folders above the source tree may hold real data with figures that another implementation measured.
+// shared/data in a folder above the source tree holds a trained family, measured by another implementation.
 fs::path shared_data() {
   for (auto folder = fs::path(__FILE__).parent_path(); folder.has_relative_path(); folder = folder.parent_path()) {
     if (fs::exists(folder / "shared" / "data" / "family.tar.xz")) return folder / "shared" / "data";
@@ -198,8 +198,8 @@ TEST_F(PerplexityTest, AgreesWithAnIndependentImplementation) {
   }
   Engine family(StoredModel::open(folder / "family1"), stream);
   const auto tokenizer = load_tokenizer(folder / "family1");
-  // Over all 384 windows, as its own implementation measured them in bf16: T1 87.96, T10 44.43. The first 30 happen to
-  // be as hard, to 1%.
+  // Measured by the other implementation in bf16 over all 384 windows: T1 87.96, T10 44.43. The first 30 windows agree
+  // with these to 1%.
   constexpr Index kContext = 512, kWindows = 30;
   const auto text =
       EvaluationText::from_files({folder / "text" / "wiki_val.txt"}, *tokenizer, 0, kContext * kWindows + 1);
@@ -209,7 +209,7 @@ TEST_F(PerplexityTest, AgreesWithAnIndependentImplementation) {
   EXPECT_EQ(report.windows, kWindows);
   EXPECT_NEAR(report.tiers[0].perplexity, 87.96, 0.01 * 87.96);
   EXPECT_NEAR(report.tiers[1].perplexity, 44.43, 0.01 * 44.43);
-  // About 3.3 bytes per token.
+  // The text has about 3.3 bytes per token.
   EXPECT_NEAR(report.tiers[1].bits_per_byte, report.tiers[1].nll / std::numbers::ln2 / 3.3, 0.1);
 }
 

@@ -13,7 +13,7 @@
 namespace essh {
 namespace {
 
-// The same count from the logits of every position, one sequence at a time.
+// Compared with a count from the logits of every position, one sequence at a time.
 TEST(Recall, CountsWhatTheLogitsSay) {
   auto stream = cpu_stream(1);
   Engine engine(small_family(), stream);

@@ -109,7 +109,7 @@ TEST_F(ReportTest, APageStandsAloneAndEscapesWhatItShows) {
 }
 
 TEST_F(ReportTest, TimeIsTheSumOfSessions) {
-  // Two seconds a step: a session of 100 steps, then one of 50 whose clock began at zero.
+  // Two seconds per step: a session of 100 steps, then one of 50 whose clock starts at zero.
   std::string lines;
   for (int step = 1; step <= 100; ++step) lines += step_line(step, 5);
   for (int step = 1; step <= 50; ++step) {

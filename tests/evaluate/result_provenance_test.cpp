@@ -35,7 +35,6 @@ TEST_F(ResultProvenanceTest, NamesModelStageDataSeedAndBuild) {
   EXPECT_TRUE(known.build.starts_with("essh ")) << known.build;
   EXPECT_EQ(provenance_of(small_family(), {}, "", 0).stage, "");
 
-  // Every result has it.
   EXPECT_EQ(to_json(PerplexityReport{}, "m", known)["provenance"], json);
   EXPECT_EQ(to_json(RecallReport{}, "m", known)["provenance"], json);
 }

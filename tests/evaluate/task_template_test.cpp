@@ -33,7 +33,7 @@ TEST(TaskTemplate, ListsOfChoices) {
   EXPECT_EQ(render_list({"{{choices.text|strip}}", "{{x}}!", "{{x}}"}, record, "t"), mapped);
 }
 
-// The expected texts are Python's.
+// The expected texts were printed by Python.
 TEST(TaskTemplate, FiltersAreThoseOfPython) {
   const auto one = [](const std::string& filter, const std::string& text) {
     return shown("{{v|" + filter + "}}", {{"v", text}});

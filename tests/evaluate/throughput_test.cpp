@@ -46,7 +46,7 @@ TEST(MeasureTraining, CountsProductsAndMemory) {
   }
   EXPECT_EQ(result.flops_per_token, products);
   EXPECT_EQ(result.state_bytes, 16 * static_cast<std::size_t>(layout.size())) << "weights, gradients and two moments";
-  // At least the residual streams of two blocks.
+  // At least the residuals of two blocks.
   EXPECT_GE(result.activation_bytes, static_cast<std::size_t>(2 * 2 * 32 * config.hidden_size) * sizeof(float));
 }
 
@@ -67,8 +67,8 @@ TEST(MeasurePrefill, ReadsThePromptAsOftenAsAskedFor) {
   }
 }
 
-// The micro-batches of the bench are those that the sampler draws for the same steps, and a teacher runs for those
-// below full capacity alone.
+// The bench runs the micro-batches that the sampler draws for the same steps; the teacher runs only for reduced
+// capacities.
 TEST(MeasureTraining, RunsTheSamplersOwnMixture) {
   const auto config = small_family();
   auto stream = cpu_stream(1);
