@@ -99,7 +99,7 @@ TEST(CapacitySampler, RampAndProgressiveFollowTheirSchedules) {
   EXPECT_DOUBLE_EQ(ramp.full_share(kSteps / 2), 0.75);
   EXPECT_DOUBLE_EQ(ramp.full_share(kSteps * 3 / 4), 0.875);
   EXPECT_GE(share_of_full(ramp, kSteps - 20, kSteps, 4), 0.98);
-  // The paper's stages. Full capacity comes from its reserved share alone, never from the draw.
+  // The paper's stages (app:elastic_ablations). Full capacity comes only from full_share, never from the draw.
   const auto progressive = make({.sampling = "progressive", .full_share = 0});
   const auto drawn = [&](Index step) {
     std::set<double> parts;

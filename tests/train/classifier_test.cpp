@@ -27,7 +27,7 @@ Parameters<float> initial(const ModelConfig& config) {
   return p;
 }
 
-// Class 1 has more tokens 8 than 7.
+// Class 1 has more tokens 8 than tokens 7.
 LabelledRows draw(Rng& rng, Index sequences, Index length) {
   LabelledRows rows{.sequences = sequences, .length = length};
   for (Index s = 0; s < sequences; ++s) {
@@ -55,8 +55,8 @@ double loss_of(Classifier& classifier, const LabelledRows& rows, Index classes) 
   return sum / static_cast<double>(rows.sequences);
 }
 
-// With moments without memory and a huge eps, AdamW is gradient descent at rate / eps. Along its own direction the loss
-// must fall by the squared norm of the gradient.
+// With betas 0 and a huge eps, AdamW is gradient descent at rate / eps. Per unit of that rate the loss must fall by the
+// squared norm of the gradient.
 TEST(Classifier, GradientIsThatOfTheLoss) {
   const auto config = classifier_config();
   for (const auto pooling : {Pooling::Mean, Pooling::Last}) {
@@ -70,7 +70,7 @@ TEST(Classifier, GradientIsThatOfTheLoss) {
                           stream);
     Rng rng(5);
     const auto rows = draw(rng, 6, 20);
-    // Away from the start, where the head is small and hides the model's gradients.
+    // Ten steps first: the initial head is small, and so are the gradients of the model.
     for (int i = 0; i < 10; ++i) classifier.learn(rows, 0.2 * kEps);
     const double before = loss_of(classifier, rows, 3);
     const auto here = classifier.learn(rows, 0);

@@ -26,7 +26,7 @@ TEST(Ordering, KeepsTheFunctionAndMovesEverythingOfAUnit) {
   Parameters<float> parameters(config);
   fill_randomly(parameters, 8);
   const auto size = static_cast<std::size_t>(parameters.layout().size());
-  // Companions carry each element's own place, so that where it went can be read off.
+  // Each companion holds the original index of every element.
   std::vector<float> first(size), second(size);
   for (std::size_t i = 0; i < size; ++i) {
     first[i] = static_cast<float>(i);
@@ -68,8 +68,7 @@ TEST(Ordering, KeepsTheFunctionAndMovesEverythingOfAUnit) {
                down = parameters.layout().find(layer, "mlp.down_proj.weight");
     double previous = INFINITY;
     for (Index unit = 0; unit < config.intermediate_size; ++unit) {
-      // The unit's old index from the place of its gate row; its statistics and its column of down must have come
-      // along.
+      // The original index of the unit from its gate row; its statistics and its column of down must move with it.
       const auto place = static_cast<std::size_t>(parameters.layout().offset(gate) + unit * config.hidden_size);
       const Index old = (static_cast<Index>(first[place]) - parameters.layout().offset(gate)) / config.hidden_size;
       const auto at = static_cast<std::size_t>(layer * config.intermediate_size);

@@ -7,8 +7,8 @@
 namespace essh {
 namespace {
 
-// y acts on the singular directions of x. Checked on x = sum of s_i u_i v_i^T with unit vectors that share no index,
-// whose singular values are therefore known.
+// x has one nonzero value in each of five rows and columns, so its singular vectors and values are known. y keeps the
+// vectors and brings the values near the scale, 2.
 TEST(Orthogonalise, KeepsDirectionsAndLevelsSingularValues) {
   auto stream = cpu_stream(2);
   Arena arena(Device::Cpu);
@@ -32,7 +32,7 @@ TEST(Orthogonalise, KeepsDirectionsAndLevelsSingularValues) {
   }
 }
 
-// Of a random matrix with bounded condition, the rows (or columns) become nearly orthonormal.
+// For a random matrix, the rows (or columns) become nearly orthonormal.
 TEST(Orthogonalise, RandomMatricesBecomeNearlyOrthonormal) {
   auto stream = cpu_stream(2);
   Arena arena(Device::Cpu);

@@ -20,7 +20,7 @@ struct RanksTest : TrainerTest {
     std::map<std::string, double> losses;
   };
 
-  // `steps` steps on some ranks, from a snapshot when one is given.
+  // Trains `steps` steps on `ranks` ranks, from `from` if given.
   Outcome train(const Recipe& recipe, int ranks, Index steps, const Snapshot* from = nullptr) {
     Outcome outcome;
     on_groups(ranks, [&](comm::Group& group) {
@@ -63,7 +63,7 @@ TEST_F(RanksTest, InFloat32TheResidualsTypeChangesNoBit) {
 }
 
 TEST_F(RanksTest, AnyNumberOfRanksMakesTheSameSteps) {
-  // No ordering: units of nearly equal importance may change places by rounding.
+  // Without ordering: units of nearly equal importance may swap by rounding.
   for (const auto& [algorithm, ranks] :
        {std::pair<const char*, int>{"adamw", 2}, {"adamw", 4}, {"muon", 2}, {"muon", 4}}) {
     SCOPED_TRACE(fmt::format("{} on {}", algorithm, ranks));
@@ -106,7 +106,7 @@ TEST_F(RanksTest, CalibrationIsSharedAndEveryRankGetsItsOrder) {
       if (group.rank() == 0) squares = std::move(snapshot.squares);
     });
     for (const auto& one : weights) EXPECT_TRUE(same_bits(one, weights.front()));
-    // Units of nearly equal importance may change places by rounding; what was measured is the same.
+    // Sorted, because units of nearly equal importance may swap by rounding.
     std::sort(squares.begin(), squares.end());
     return squares;
   };
@@ -154,7 +154,7 @@ TEST_F(RanksTest, ACheckpointGoesOnWithAnotherNumberOfRanks) {
   EXPECT_EQ(changed.end.position, straight.end.position);
   EXPECT_LT(distance(straight.end.weights, changed.end.weights), 1e-3);
   EXPECT_LT(distance(straight.end.states.at("first"), changed.end.states.at("first")), 1e-3);
-  // A change of ranks alone loses nothing: what is written back is what was read.
+  // Resuming on another number of ranks loses nothing: the snapshot equals the one resumed from.
   on_groups(2, [&](comm::Group& group) {
     Setup setup(settings, 1);
     auto trainer = setup.trainer(group);
@@ -171,7 +171,7 @@ TEST_F(RanksTest, ACheckpointGoesOnWithAnotherNumberOfRanks) {
 TEST_F(RanksTest, OrderingMovesTheMomentsOfAllRanks) {
   const auto settings = recipe();
   auto before = train(settings, 1, 3).end;
-  // Moments that tell where they come from: ordering must move them as it moves the weights.
+  // Moments equal to the weights show that ordering moves both alike.
   for (std::size_t i = 0; i < before.weights.size(); ++i) before.states.at("first")[i] = before.weights[i];
   const auto order_in = [&](int ranks) {
     const ParameterLayout layout(before.config);
@@ -235,7 +235,7 @@ TEST(Shards, CutAtTensorBordersAndEvenUpToOneTensor) {
     for (const int ranks : {2, 3, 8}) {
       const Index even = layout.size() / ranks;
       Index largest = 0;
-      std::map<Index, std::size_t> tensors;  // by where they begin
+      std::map<Index, std::size_t> tensors;  // by offset
       for (std::size_t tensor = 0; tensor < layout.tensors().size(); ++tensor) {
         const Index size = tensor_end(layout, tensor) - layout.offset(tensor);
         if (layout.tensors()[tensor].role != Role::Embedding) largest = std::max(largest, size);

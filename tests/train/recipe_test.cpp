@@ -57,7 +57,7 @@ TEST(Recipe, MistakesAreNamedWithARemedy) {
   EXPECT_NE(problem("run: [1"), "accepted");
   EXPECT_NE(problem("run: {steps: 1, steps: 2}"), "accepted");
   EXPECT_NE(problem("", {"run.steps"}), "accepted");
-  // Aliases of aliases: a few hundred bytes that stand for 10^8 values.
+  // Nested aliases: a few hundred bytes that expand to 10^8 values.
   std::string bomb = "a0: &a0 [1,1,1,1,1,1,1,1,1,1]\n";
   for (int i = 1; i < 9; ++i) {
     bomb += fmt::format("a{}: &a{} [", i, i);

@@ -7,7 +7,7 @@
 namespace essh {
 namespace {
 
-// The gradient of the total variation jumps where two distributions cross, and rounding may fall on either side.
+// The gradient of the total variation is discontinuous where two distributions cross, and rounding decides the side.
 constexpr double kTotalVariation = 1e-4;
 
 void expect_close(const Curve& found, const Curve& exact, const char* arm, double divergence = 1e-5) {
@@ -50,7 +50,7 @@ TEST_F(TrainerTest, TwentyStepsFollowTheReferenceInDouble) {
   }
 }
 
-// Post-hoc elastification: a frozen parent, other weights than those trained, teaches every mask, the full one too.
+// Post-hoc elastification: a frozen parent with its own weights teaches every capacity, including the full one.
 TEST_F(TrainerTest, AParentTeachesEveryCapacityAsInTheReference) {
   const auto plain =
       recipe({"elastic.parameter_targets=[1, 0.7, 0.6]", "elastic.full_share=0", "elastic.warmup_tokens=0",

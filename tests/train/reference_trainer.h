@@ -14,9 +14,8 @@
 
 namespace essh {
 
-// Algorithm 1 of the paper and shared refinement, in double and in their plainest form: what Trainer computes, without
-// its chunks of logits, buckets, ranks and devices. Ordering is left out: units of nearly equal importance change
-// places by rounding.
+// Algorithm 1 of the paper and shared refinement in double, without the chunks of logits, buckets, ranks and devices of
+// Trainer. No ordering: units of nearly equal importance swap by rounding.
 class ReferenceTrainer {
  public:
   ReferenceTrainer(const Stage::Settings& stage, const Recipe& recipe, const ModelConfig& config,
@@ -64,7 +63,7 @@ class ReferenceTrainer {
     return end_step();
   }
 
-  // Every micro-batch at a capacity that teaches, the full one as a rule, and at one other.
+  // Every micro-batch at the capacity that teaches (full by default) and at one other.
   StepReport refinement_step(double budget, double teacher_budget = 1) {
     const auto upper = teacher_budget == 1 ? full_capacity(config_) : capacity_at(config_, teacher_budget);
     begin_step(recipe_.refine.batch);
@@ -108,7 +107,7 @@ class ReferenceTrainer {
     return batch;
   }
 
-  // Clipping, and AdamW or Muon.
+  // Clips, then AdamW or Muon.
   StepReport end_step() {
     const auto& o = recipe_.optimizer;
     report_.full_loss /= std::max<double>(1, static_cast<double>(report_.full_tokens));
@@ -208,7 +207,7 @@ class ReferenceTrainer {
     return {stream_, arena_, capacity, batch.rows, batch.length};
   }
 
-  // In place of logits, log p.
+  // Replaces logits by log p.
   void normalise(Matrix<double> logits) {
     for (Index r = 0; r < logits.rows; ++r) {
       double largest = -INFINITY, sum = 0;
@@ -228,7 +227,7 @@ class ReferenceTrainer {
   }
 
   // Adds the gradient of label * CE + kl * KL(teacher || p) + tv * TV(teacher, p) over the tokens of a micro-batch. The
-  // teacher, log t, is a constant.
+  // teacher (log t) has no gradient.
   void learn(const Batch& batch, Capacity capacity, const ObjectiveWeights& counts, Matrix<const double> teacher = {}) {
     const auto pass = pass_over(batch, capacity);
     const Vector<const std::int32_t> inputs{batch.inputs.data(), std::ssize(batch.inputs)};
@@ -238,7 +237,7 @@ class ReferenceTrainer {
                d_hidden = arena_.matrix<double>(hidden.rows, hidden.cols);
     model_.head(pass, weights_.weights(), hidden, logits);
     normalise(logits);
-    // In refinement the pass without a teacher counts as the full one, whatever its capacity.
+    // In refinement the pass without a teacher is reported as the full one at any capacity.
     const bool full = teacher.empty() || capacity == full_capacity(config_);
     for (Index r = 0; r < logits.rows; ++r) {
       const Index target = batch.targets[static_cast<std::size_t>(r)];
@@ -271,8 +270,8 @@ class ReferenceTrainer {
     }
   }
 
-  // alpha_ff on every parameter of a feed-forward, alpha_mix on every parameter of a spectral mixer, tables, biases and
-  // blends included. Attention, embedding and norms count in full.
+  // alpha_ff for every parameter of a feed-forward; alpha_mix for every parameter of a spectral mixer, including
+  // tables, biases and blends; 1 for attention, embedding and norms.
   static double gradient_scale(const std::string& name, const ObjectiveWeights& counts) {
     if (name.find(".mlp.") != std::string::npos) return counts.ffn_gradient;
     return name.find(".mixer.") != std::string::npos ? counts.mixer_gradient : 1;
@@ -291,18 +290,18 @@ class ReferenceTrainer {
   Arena arena_{Device::Cpu};
   Index step_ = 0, position_ = 0;
   StepReport report_;
-  double scale_ = 1;  // of one token's loss
+  double scale_ = 1;  // weight of one token's loss
 };
 
-// What some steps showed, and the validation after them.
+// Reports of some steps, and the validation after them.
 struct Curve {
   std::vector<StepReport> reports;
   std::map<std::string, double> losses;
 };
 
-// The largest distances from the reference, relative to its values.
+// Largest deviations from the reference, relative to its values.
 struct CurveErrors {
-  double loss = 0;        // of steps and of the tiers' validation
+  double loss = 0;        // of steps and of validation
   double norm = 0;        // of the gradient
   double divergence = 0;  // from the teacher
 };

@@ -16,7 +16,7 @@
 namespace essh {
 namespace {
 
-// Whole runs, and what becomes of their folders.
+// Whole runs and their folders.
 struct RunTest : TrainerTest {
   fs::path run;
   fs::path from = fs::current_path();
@@ -32,7 +32,7 @@ struct RunTest : TrainerTest {
     TrainerTest::TearDown();
   }
 
-  // The message of the Error that the action throws; "interrupted" for a stop that was asked for, "done" for none.
+  // The message of the Error that the action throws; "interrupted" for a requested stop, "done" if nothing is thrown.
   template <class Action>
   static std::string outcome(const Action& action) {
     try {
@@ -55,7 +55,7 @@ struct RunTest : TrainerTest {
     return model_hash(folder / "unbroken" / "pretrained");
   }
   std::string text(const fs::path& path) { return read_text(path, 1u << 20); }
-  // Edits trainer.json of a checkpoint so that its hashes agree.
+  // Edits trainer.json of a checkpoint and updates its hashes.
   template <class Edit>
   static void edit(const fs::path& checkpoint, const Edit& change) {
     auto header = read_json(checkpoint / "trainer.json");
@@ -65,7 +65,7 @@ struct RunTest : TrainerTest {
   }
 };
 
-// T3
+// Fault T3: damaged checkpoints.
 TEST_F(RunTest, DamagedCheckpointsAreSetAsideAndNotCountedAsKept) {
   const auto expected = model_of_unbroken_run();
   const auto settings = recipe({"run.keep=3"});
@@ -77,7 +77,7 @@ TEST_F(RunTest, DamagedCheckpointsAreSetAsideAndNotCountedAsKept) {
   EXPECT_EQ(checkpoint_steps(run / "checkpoints"), (std::vector<Index>{4, 8})) << "it goes on after step 4";
   EXPECT_TRUE(fs::exists(run / "checkpoints" / "damaged-step-00000012"));
 
-  // Damage that nobody reads on the way is found before a whole one is removed for it.
+  // A damaged checkpoint is detected before an intact one is removed in its favour.
   ASSERT_EQ(train(settings, {.stop_after = 8}), "interrupted");
   damage(checkpoint(12));
   ASSERT_EQ(train(settings, {.stop_after = 4}), "interrupted");
@@ -89,7 +89,7 @@ TEST_F(RunTest, DamagedCheckpointsAreSetAsideAndNotCountedAsKept) {
 TEST_F(RunTest, ARunWithoutAWholeCheckpointStartsOverOnlyWhenAsked) {
   ASSERT_EQ(train(recipe(), {.stop_after = 8}), "interrupted");
   damage(checkpoint(4));
-  // Hashes that do not cover the weights prove nothing.
+  // A manifest that does not cover the weights proves nothing.
   write_durably(checkpoint(8) / kManifestName, sha256_of_file(checkpoint(8) / "config.json") + "  config.json\n");
   const auto metrics = text(run / "metrics.jsonl");
   for (int again = 0; again < 2; ++again) {
@@ -101,14 +101,14 @@ TEST_F(RunTest, ARunWithoutAWholeCheckpointStartsOverOnlyWhenAsked) {
   EXPECT_TRUE(fs::exists(run / "checkpoints.1" / "damaged-step-00000008"));
   EXPECT_EQ(model_hash(run / "pretrained"), model_of_unbroken_run());
 
-  // A finished run whose checkpoints are gone is not made again either.
+  // A finished run without checkpoints is not repeated either.
   fs::remove_all(run / "checkpoints");
   EXPECT_NE(train(recipe()).find("restart"), std::string::npos);
   EXPECT_EQ(train(recipe({"run.steps=4"}), {.restart = true}), "done") << "another recipe, in a run of its own";
   EXPECT_TRUE(fs::exists(run / "pretrained.2"));
 }
 
-// T7
+// Fault T7: relative paths of data.
 TEST_F(RunTest, TheDataOfARunDoesNotDependOnWhereACommandIsCalled) {
   auto settings = recipe();
   const auto absolute = settings.data.path;
@@ -124,7 +124,7 @@ TEST_F(RunTest, TheDataOfARunDoesNotDependOnWhereACommandIsCalled) {
   settings.data.path = absolute;
   ASSERT_EQ(train(settings), "done");
 
-  // Elsewhere, a folder of the same name holds other data.
+  // In another working directory, a folder of the same name holds other data.
   const auto elsewhere = folder / "elsewhere";
   fs::create_directories(elsewhere);
   prepare_data("some other text. ", elsewhere / "data");
@@ -133,12 +133,12 @@ TEST_F(RunTest, TheDataOfARunDoesNotDependOnWhereACommandIsCalled) {
   const auto position = run / "refine-checkpoints" / "step-00000002" / "trainer.json";
   EXPECT_EQ(read_json(position).at("data"), TrainingData(recipe().data).fingerprint());
 
-  // A recipe from before paths were kept absolute, as a user would call it here.
+  // A recipe with a relative path of data.
   auto yaml = text(run / "recipe.yaml");
   yaml.replace(yaml.find(absolute), absolute.size(), "data");
   write_durably(run / "recipe.yaml", yaml);
   EXPECT_NE(refine().find("not what the run was pretrained on"), std::string::npos);
-  fs::remove(run / "run.json");  // as such a run: the checkpoints tell
+  fs::remove(run / "run.json");  // without run.json, the checkpoints decide
   EXPECT_NE(refine().find("not what the run was pretrained on"), std::string::npos);
 }
 
@@ -158,7 +158,7 @@ TEST_F(RunTest, ACheckpointBelongsToOneRunAndOneRecipe) {
   const auto other = folder / "other";
   EXPECT_EQ(outcome([&] { run_training(recipe(), other, stream, {.stop_after = 12}); }), "interrupted");
 
-  // Into a folder that has a run, and into a new one.
+  // Copied into a folder with a run, and into a new one.
   fs::copy(checkpoint_folder(other / "checkpoints", 12), checkpoint(12), fs::copy_options::recursive);
   EXPECT_NE(train(recipe()).find("of another run"), std::string::npos);
   fs::remove_all(checkpoint(12));
@@ -167,7 +167,7 @@ TEST_F(RunTest, ACheckpointBelongsToOneRunAndOneRecipe) {
   fs::copy(checkpoint(8), checkpoint_folder(fresh / "checkpoints", 8), fs::copy_options::recursive);
   EXPECT_NE(outcome([&] { run_training(recipe(), fresh, stream); }).find("of another run"), std::string::npos);
 
-  // The recipe in the checkpoint counts, whatever became of recipe.yaml.
+  // The recipe in the checkpoint is compared even without recipe.yaml.
   fs::remove(run / "recipe.yaml");
   EXPECT_NE(train(recipe({"run.seed=2"})).find("run.seed was 1 and is 2"), std::string::npos);
   EXPECT_NE(train(recipe({"run.seed=2"})).find("run.seed"), std::string::npos) << "nor what that has written";
@@ -197,7 +197,7 @@ TEST_F(RunTest, ARunFromBeforeIdsGoesOn) {
   EXPECT_EQ(model_hash(run / "pretrained"), model_of_unbroken_run());
 }
 
-// T2
+// Fault T2: a disk that is full.
 TEST_F(RunTest, AFailedWriteCostsACheckpointAndNotTheRun) {
   const auto settings = recipe({"run.steps=6", "run.checkpoint_every=2", "run.validate_every=0"});
   testing::fail_io_call(0);
@@ -220,7 +220,7 @@ TEST_F(RunTest, AFailedWriteCostsACheckpointAndNotTheRun) {
   EXPECT_GE(failed_checkpoints, 2) << "the fault never met a checkpoint: the test proves nothing";
 }
 
-// T8
+// Fault T8: two processes in one run.
 TEST_F(RunTest, AFolderHasOneRunAtATime) {
   fs::create_directories(run);
   const FileLock held(run / kRunLock);

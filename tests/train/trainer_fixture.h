@@ -14,7 +14,7 @@
 namespace essh {
 namespace fs = std::filesystem;
 
-// A byte-level dataset of a text with structure, and a recipe small enough for many steps.
+// A byte-level dataset with structure, and a recipe small enough for many steps.
 struct TrainerTest : ::testing::Test {
   fs::path folder;
 
@@ -23,7 +23,7 @@ struct TrainerTest : ::testing::Test {
     folder = ::mkdtemp(pattern.data());
     prepare_data("word", folder / "data");
   }
-  // A dataset in which `word` is repeated with numbers.
+  // Data in which `word` repeats with numbers.
   void prepare_data(const std::string& word, const fs::path& target) {
     std::ofstream text(folder / "text.txt");
     Rng rng(1);

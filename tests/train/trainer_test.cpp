@@ -35,7 +35,7 @@ TEST_F(TrainerTest, StoppingAndResumingChangesNoBit) {
 }
 
 // Calibration orders the units of a dense parent by squared activation times squared norm of the down column, over
-// tokens of its own, and leaves the full model what it was.
+// tokens of its own, and does not change the full model.
 TEST_F(TrainerTest, CalibrationOrdersTheUnitsOfADenseParent) {
   Setup dense(recipe({"elastic.sampling=dense", "optimizer.rate=4e-3"}), 2);
   const auto parent = dense.trainer();
@@ -54,7 +54,7 @@ TEST_F(TrainerTest, CalibrationOrdersTheUnitsOfADenseParent) {
   EXPECT_EQ(trainer->step_count(), 0);
   EXPECT_EQ(trainer->position(), 0) << "training begins with its first sample";
 
-  // Importance from the calibration tokens themselves, in double.
+  // Importance over the calibration tokens, in double.
   const Model<double> model(setup.config);
   Parameters<double> wide(setup.config);
   std::copy_n(after.data(), after.layout().size(), wide.data());
@@ -85,7 +85,7 @@ TEST_F(TrainerTest, CalibrationOrdersTheUnitsOfADenseParent) {
     EXPECT_GT(importance.front(), 2 * importance.back());
   }
 
-  // A unit moves whole: its row of gate finds its row of up and its column of down.
+  // A unit moves as a whole: its row of gate, its row of up and its column of down.
   const auto& layout = before.layout();
   const auto gate = layout.find(0, "mlp.gate_proj.weight"), up = layout.find(0, "mlp.up_proj.weight"),
              down = layout.find(0, "mlp.down_proj.weight");
@@ -174,7 +174,7 @@ TEST_F(TrainerTest, AnInterruptedRunFolderEndsWithTheSameModel) {
   EXPECT_EQ(model_hash(folder / "whole" / "pretrained"), model_hash(folder / "pieces" / "pretrained"));
 }
 
-// T2
+// Fault T2: a disk that is full.
 TEST_F(TrainerTest, ADiskFullAtAnyMomentKeepsTheLastGoodCheckpoint) {
   Setup setup(recipe(), 1);
   auto trainer = setup.trainer();
@@ -230,7 +230,7 @@ TEST_F(TrainerTest, ACheckpointHoldsEveryTensorOfEveryState) {
   EXPECT_TRUE(same_bits(read->states, saved.states));
 }
 
-// As checkpoints were before they named tensors: flat arrays, and nothing about the algorithm.
+// Flat arrays, without names of tensors or of the algorithm, remain readable.
 TEST_F(TrainerTest, ACheckpointOfFlatArraysGoesOnBitByBit) {
   Setup setup(recipe(), 1);
   auto straight = setup.trainer();
@@ -289,7 +289,7 @@ TEST_F(TrainerTest, StatesOfAnotherAlgorithmAreRefused) {
   }
 }
 
-// T4
+// Fault T4: gradients that are not finite.
 TEST_F(TrainerTest, NonFiniteGradientsNeverReachTheWeights) {
   for (const char* policy : {"stop", "skip"}) {
     Setup setup(recipe({std::string("run.nonfinite=") + policy}), 1);

@@ -20,7 +20,7 @@ struct TrainerCudaTest : TrainerTest {
     Snapshot end;
   };
 
-  // `steps` steps in T on a device, from a snapshot when one is given.
+  // Trains `steps` steps in T on a device, from `from` if given.
   template <class T>
   Outcome train(const Recipe& recipe, DeviceChoice device, int steps, const Snapshot* from = nullptr) {
     Setup setup(recipe, 2);
@@ -39,7 +39,7 @@ struct TrainerCudaTest : TrainerTest {
     return outcome;
   }
 
-  // The same choices in every run: other ones may round differently.
+  // Autotuned algorithms, shared by all runs: others may round differently.
   std::map<std::string, std::string> tuned;
 };
 
@@ -99,7 +99,7 @@ TEST_F(TrainerCudaTest, ResumingAndRepeatingChangeNoBit) {
   }
 }
 
-// What the residual costs: its matrices on the tape are float32, two for each block.
+// The tape holds two residual matrices per block, in float32.
 TEST_F(TrainerCudaTest, AFloat32ResidualTakesTwiceItsMemory) {
   const auto bytes = [&](const char* residual) {
     const auto settings = recipe({residual, "elastic.warmup_tokens=1e9"});
