@@ -53,7 +53,7 @@ std::string host_name(const std::string& host) {
   return lower(host.starts_with('[') ? host.substr(0, end == std::string::npos ? end : end + 1) : host.substr(0, end));
 }
 
-// Takes as long for any two texts of one length.
+// Takes the same time for any two texts of equal length.
 bool equal_in_constant_time(const std::string& a, const std::string& b) {
   if (a.size() != b.size()) return false;
   unsigned difference = 0;
@@ -70,7 +70,7 @@ std::uint64_t random_number() {
   return (static_cast<std::uint64_t>(device()) << 32) | device();
 }
 
-// "%40" and the like in a path.
+// Decodes "%40" and the like.
 std::string percent_decoded(std::string_view text) {
   const auto digit = [](char c) {
     return c >= '0' && c <= '9'   ? c - '0'
@@ -136,7 +136,7 @@ std::optional<HttpReply> Api::refuse(const HttpRequest& head) {
     if (!route) throw HttpError(404, "there is no such endpoint; docs/serving.md lists them", "", "unknown_url");
     if (route->method != head.method)
       throw HttpError(405, fmt::format("this endpoint takes {}", route->method), "", "method_not_allowed");
-    // A page of another site cannot send this without asking first, and is not answered when it asks.
+    // A page of another site can send this type only after a CORS preflight, which the server does not grant.
     if (route->method == "POST" && !lower(head.content_type).starts_with("application/json"))
       throw HttpError(415, "the body must be JSON, with Content-Type: application/json", "", "unsupported_media_type");
   };
@@ -355,11 +355,11 @@ void Api::generate(const HttpRequest& request, const std::shared_ptr<Exchange>& 
   const auto [tier, reason] = saved ? std::pair(asked, std::string()) : reduced(r.model, asked);
   if (!r.seeded) r.sampling.seed = saved ? saved->sampler.seed : random_number();
   if (chat) r.stops.emplace_back(end_of_turn(options_.chat));
-  // Clients with keys of their own do not see each other's prompts by how fast the answer comes.
+  // Separate keys have separate caches, so that response times do not reveal another client's prompts.
   if (!key_hashes_.empty()) r.cache_salt = fmt::format("{}\n{}", r.cache_salt, sha256_of_text(request.authorization));
   auto prompts = encode(r);
   if (saved) {
-    // An empty prompt has a beginning of text otherwise; here the text has begun.
+    // Alone, an empty prompt is encoded as a beginning of text; after a state it is empty.
     if (!chat && r.prompts[0] == Prompt(std::string())) prompts[0].tokens.clear();
     prompts[0].tokens.insert(prompts[0].tokens.begin(), saved->pending.begin(), saved->pending.end());
     if (prompts[0].tokens.empty()) throw HttpError(400, "prompt: nothing follows the state", "prompt", "invalid_value");
@@ -370,7 +370,7 @@ void Api::generate(const HttpRequest& request, const std::shared_ptr<Exchange>& 
                  .created = std::time(nullptr),
                  .asked_tier = asked.name,
                  .reason = reason};
-  // Names of capacities are the caller's words: a label of its own for each would let anybody fill the metrics.
+  // Clients choose the names of other capacities: one label for all of them bounds the size of the metrics.
   const bool named = std::ranges::any_of(tiers_, [&](const Tier& one) { return one.name == tier.name; });
   const auto completion = std::make_shared<Completion>(
       std::move(r), std::move(prompts), std::move(head), tokenizer_, exchange,

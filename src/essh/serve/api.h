@@ -11,28 +11,28 @@
 namespace essh::serve {
 
 struct ApiOptions {
-  std::filesystem::path folder = {};  // of the model
-  std::string name = {};              // of the model, in requests and replies
-  std::string tier = "full";          // for requests that name none
+  std::filesystem::path folder = {};  // model folder
+  std::string name = {};              // model name in requests and replies
+  std::string tier = "full";          // for requests without a tier
   ChatTemplate chat = ChatTemplate::ChatMl;
-  std::vector<std::string> keys = {};   // none: everybody may ask
-  std::vector<std::string> hosts = {};  // accepted in the Host header, in lower case; none: all
+  std::vector<std::string> keys = {};   // empty: no key is needed
+  std::vector<std::string> hosts = {};  // accepted Host headers, in lower case; empty: any
   RequestLimits limits = {};
   std::uint64_t max_body = 16u << 20;
-  std::filesystem::path frontier = {};  // what `essh frontier --json` wrote, for the console; empty: none
-  std::size_t max_capacities = 8;       // beside the named tiers: each is packed and stays in memory
-  LatencyControl* latency = nullptr;    // reduces the tier of requests that name none
-  bool reduce_named = false;            // of those that name one, too
-  StateStore* states = nullptr;         // none: clients may not save states
+  std::filesystem::path frontier = {};  // output of `essh frontier --json` for the console; empty: none
+  std::size_t max_capacities = 8;       // other than the named tiers; each is packed and stays in memory
+  LatencyControl* latency = nullptr;    // reduces the tier of requests without one
+  bool reduce_named = false;            // also of requests that name a tier
+  StateStore* states = nullptr;         // null: clients cannot save states
 };
 
-// A tier and the named ones below it, from the largest to the smallest: the levels of LatencyControl.
+// A tier and the smaller named tiers, in descending order: the levels of LatencyControl.
 std::vector<Tier> reduced_tiers(const ModelConfig& config, const Tier& tier);
 
-// The endpoints. One model answers at any of its capacities.
+// The endpoints. One model serves all its capacities.
 class Api : public Handler {
  public:
-  // All outlive it. Fails if the default tier does not exist.
+  // All arguments outlive the Api. Fails if the default tier does not exist.
   Api(ApiOptions options, const Engine& engine, const Tokenizer& tokenizer, Scheduler& scheduler, Metrics& metrics);
 
   std::optional<HttpReply> refuse(const HttpRequest& head) override;
@@ -57,18 +57,18 @@ class Api : public Handler {
   HttpReply tokenize(const HttpRequest& request) const;
   HttpReply detokenize(const HttpRequest& request) const;
   HttpReply delete_state(const HttpRequest& request);
-  // The state that a request goes on from, and the tier with it.
+  // The state a request resumes; sets `tier` to the state's tier.
   std::shared_ptr<const SavedState> find_state(const GenerationRequest& request, const std::string& owner, Tier& tier);
   std::string owner_of(const HttpRequest& request) const;
   HttpReply answer(const HttpRequest& request);
   void generate(const HttpRequest& request, const std::shared_ptr<Exchange>& exchange);
   std::vector<EncodedPrompt> encode(const GenerationRequest& request) const;
   EncodedPrompt encode(const Prompt& prompt, bool add_special_tokens) const;
-  // Throws 404. Fails for a capacity too many if the model is to `run` at it.
+  // Throws 404 for an unknown model or tier. With `run`, counts the capacity against max_capacities.
   Tier tier_of(const std::string& model, bool run = true);
-  // Refuses more capacities than may be packed.
+  // Throws if max_capacities other capacities are in use.
   void admit(Capacity capacity);
-  // The tier under the present load, with the reason if it is another.
+  // The tier under the current load, and the reason if it is smaller than `asked`.
   std::pair<Tier, std::string> reduced(const std::string& model, const Tier& asked) const;
   Json describe(const std::string& id, const Tier& tier) const;
   Json body_of(const HttpRequest& request) const;

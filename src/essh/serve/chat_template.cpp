@@ -9,7 +9,7 @@ namespace {
 
 constexpr const char* kSettings = "tokenizer_config.json";
 
-// The folder's own template; empty without one.
+// The folder's template; empty if it has none.
 std::string stored_template(const std::filesystem::path& folder) {
   const auto path = folder / kSettings;
   if (!std::filesystem::exists(path)) return {};
@@ -65,7 +65,7 @@ std::string_view end_of_turn(ChatTemplate chat) {
 
 std::vector<TokenId> encode_chat(ChatTemplate chat, std::span<const ChatMessage> messages, const Tokenizer& tokenizer) {
   Encoder encoder(tokenizer);
-  // Text between two markers is encoded in one piece, as Hugging Face does, so that merges across it are the same.
+  // Text between two markers is encoded as one piece, as in Hugging Face, so that merges are the same.
   if (chat == ChatTemplate::ChatMl) {
     for (const auto& message : messages) {
       encoder.marker("<|im_start|>");

@@ -15,12 +15,12 @@ std::size_t count_characters(std::string_view text) {
   return count;
 }
 
-// The shortest decimal that reads back as this float: equal numbers are printed alike everywhere in a reply.
+// The shortest decimal that reads back as this float.
 Json number(float value) {
   return std::strtod(fmt::format("{}", value).c_str(), nullptr);
 }
 
-// Appends a string as JSON. Most pieces of a text need no escapes.
+// Appends a string as JSON; most pieces need no escapes.
 void append_json(std::string& to, const std::string& text) {
   const auto plain = [](char c) { return c >= ' ' && c < 0x7f && c != '"' && c != '\\'; };
   if (!std::ranges::all_of(text, plain)) {
@@ -36,7 +36,7 @@ std::string_view bytes_of(const Tokenizer& tokenizer, TokenId id) {
   return id < tokenizer.vocab_size() ? tokenizer.token_bytes(id) : std::string_view();
 }
 
-// Where each token begins in the text that is echoed.
+// Where each token begins in the echoed text.
 std::vector<std::size_t> offsets_of(const EncodedPrompt& prompt, const Tokenizer& tokenizer) {
   std::vector<std::size_t> offsets;
   if (!prompt.from_text) {
@@ -48,7 +48,7 @@ std::vector<std::size_t> offsets_of(const EncodedPrompt& prompt, const Tokenizer
     }
     return offsets;
   }
-  // Special tokens around the text are no part of it.
+  // Special tokens around the text are not part of it.
   std::size_t place = 0, characters = 0;
   for (const auto token : prompt.tokens) {
     offsets.push_back(characters);
@@ -154,7 +154,7 @@ void Completion::prompt_scored(std::size_t prompt, std::span<const Scored> score
   logs.insert(logs.end(), scored.begin(), scored.end());
 }
 
-// Before anything else of a choice: what is echoed.
+// Starts a choice with the echoed prompt.
 void Completion::start(std::size_t text) {
   auto& choice = choices_[text];
   if (std::exchange(choice.begun, true) || !request_.echo) return;
@@ -178,14 +178,14 @@ bool Completion::token(std::size_t text, TokenId token, bool shown, const Scored
     choice.logs.scored.push_back(*scored);
     choice.logs.offsets.push_back(choice.characters);
   }
-  // A vocabulary padded beyond the tokenizer's has ids that stand for nothing.
+  // A padded vocabulary has ids without a token.
   if (shown && token < tokenizer_.vocab_size()) {
     const auto piece = choice.decoder.add(token);
     choice.characters += count_characters(piece);
     choice.text += choice.stops.add(piece);
   }
   const bool more = !choice.stops.found();
-  // The last of a text leaves with the reason of its end.
+  // The last piece is sent together with the finish reason.
   if (request_.stream && more && shown && choice.made < request_.max_tokens) send_chunk(text);
   return more;
 }
@@ -304,7 +304,7 @@ Json Completion::logprobs(const Logs& logs) const {
       tops.push_back(nullptr);
       continue;
     }
-    // Keyed by text: tokens of the same bytes keep apart by their ids. The token itself is always among them.
+    // Keyed by text; tokens with the same bytes are told apart by id. Always contains the drawn token.
     Json top = Json::object();
     const auto add = [&](TokenId id, float logprob) {
       auto key = name(id);

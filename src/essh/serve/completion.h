@@ -12,37 +12,37 @@
 
 namespace essh::serve {
 
-// A token's text as log-probabilities name it: "bytes:\xE2" where its bytes are no UTF-8, "token_id:7" where it has
-// none or the caller asks for ids. Different tokens have different names unless their bytes are the same.
+// The name of a token in log-probabilities: its text, "bytes:\xE2" if its bytes are not UTF-8, "token_id:7" if it has
+// no text or with `as_id`. Tokens with different bytes have different names.
 std::string token_name(const Tokenizer& tokenizer, TokenId id, bool as_id = false);
 
-// What stands in every reply.
+// Members of every reply.
 struct ReplyHead {
   std::string id = {}, model = {}, fingerprint = {};
   std::int64_t created = 0;
-  std::string asked_tier = {}, reason = {};  // where a smaller tier answers than was asked for
+  std::string asked_tier = {}, reason = {};  // reason: why a smaller tier replies than was asked for
 };
 
-// A prompt as it is fed and as `echo` shows it.
+// A prompt as tokens, and as text for `echo`.
 struct EncodedPrompt {
   std::vector<TokenId> tokens = {};
   std::string text = {};
   bool from_text = false;
 };
 
-// Tokens of a job as text: one JSON reply, or a stream of chunks.
+// Turns the tokens of a job into one JSON reply or a stream of chunks.
 class Completion : public Listener, public std::enable_shared_from_this<Completion> {
  public:
-  // The tokenizer outlives it. `answered` hears the status at the end.
+  // The tokenizer outlives the Completion. `answered` is called with the status at the end.
   Completion(GenerationRequest request, std::vector<EncodedPrompt> prompts, ReplyHead head, const Tokenizer& tokenizer,
              std::shared_ptr<Exchange> exchange, std::function<void(int)> answered);
 
-  // Where states are saved and whose they are; the store outlives it.
+  // Where states are saved, and for which owner. The store outlives the Completion.
   void keep_in(StateStore& store, std::string owner) {
     store_ = &store;
     owner_ = std::move(owner);
   }
-  // The job that this is the listener of; `self` is this object.
+  // The job whose listener is `self`, a pointer to this object.
   Job job(Tier tier, std::shared_ptr<Listener> self) const;
 
   bool gone() const override { return exchange_->gone(); }
@@ -56,17 +56,16 @@ class Completion : public Listener, public std::enable_shared_from_this<Completi
   void failed(const HttpError& error) override;
 
  private:
-  // Log-probabilities of some tokens.
   struct Logs {
     std::vector<Scored> scored = {};
     std::vector<std::size_t> offsets = {};  // in characters of the text
-    bool from_start = false;                // the first has nothing before it
+    bool from_start = false;                // the first token has no log-probability
   };
   struct Choice {
     StreamDecoder decoder;
     StopStrings stops;
-    std::string text = {};  // not sent yet
-    Logs logs = {};         // likewise
+    std::string text = {};  // not sent
+    Logs logs = {};         // not sent
     std::size_t characters = 0;
     std::int64_t made = 0;
     bool begun = false;
@@ -92,11 +91,11 @@ class Completion : public Listener, public std::enable_shared_from_this<Completi
   std::vector<Choice> choices_;
   std::string chunk_head_;
   std::size_t open_;
-  std::size_t cached_ = 0;  // tokens of prompts
+  std::size_t cached_ = 0;  // prompt tokens from the cache
   StateStore* store_ = nullptr;
   std::string owner_;
   std::optional<SavedState> kept_;
-  Json saved_;  // what the client is told of it
+  Json saved_;  // the "state" member of the reply
 };
 
 }  // namespace essh::serve

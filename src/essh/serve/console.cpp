@@ -19,7 +19,7 @@ constexpr std::array<ConsoleFile, 4> kFiles = {{{"/", "text/html; charset=utf-8"
                                                 {"/console.js", "text/javascript; charset=utf-8", kConsoleJs},
                                                 {"/console.svg", "image/svg+xml", kConsoleSvg}}};
 
-// Nothing but these files runs; text of a model cannot become a script even by a mistake in console.js.
+// Only these files can run, so text of a model cannot become a script even through an error in console.js.
 constexpr const char* kPolicy =
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; base-uri 'none'; "
     "form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'";
@@ -31,7 +31,7 @@ const ConsoleFile* find_file(std::string_view path) {
   return nullptr;
 }
 
-// Of all files together: a page and a script of two versions never meet.
+// One tag for all files, so that a page never runs with a script of another version.
 const std::string& entity_tag() {
   static const std::string tag = [] {
     std::string all;
@@ -41,7 +41,7 @@ const std::string& entity_tag() {
   return tag;
 }
 
-// Members that only a measurement knows.
+// Members that come only from measurements.
 constexpr std::array<const char*, 7> kMeasured = {"nll",       "nll_difference", "perplexity",    "bits_per_byte",
                                                   "decode_ms", "weight_bytes",   "resident_bytes"};
 

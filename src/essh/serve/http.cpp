@@ -12,7 +12,7 @@
 namespace essh::serve {
 namespace {
 
-// Of every reply that does not say otherwise: no script, no frame, no sniffing, no copies in caches.
+// Defaults of every reply: no scripts, frames, content sniffing or caching.
 constexpr std::array<std::pair<std::string_view, std::string_view>, 5> kStandardHeaders = {
     {{"Server", "essh"},
      {"X-Content-Type-Options", "nosniff"},
@@ -119,7 +119,7 @@ std::string_view reason_phrase(int status) {
 
 std::string format_reply(const HttpReply& reply, bool keep_alive, bool head_only) {
   auto text = fmt::format("HTTP/1.1 {} {}\r\n", reply.status, reason_phrase(reply.status));
-  // 304 has no body, and what it would say here would be of one.
+  // 304 has no body, so Content-Type and Content-Length would describe nothing.
   if (reply.status != 304)
     text += fmt::format("Content-Type: {}\r\nContent-Length: {}\r\n", reply.content_type, reply.body.size());
   text += fmt::format("Connection: {}\r\n{}\r\n", keep_alive ? "keep-alive" : "close", format_headers(reply.headers));

@@ -6,11 +6,11 @@
 #include <utility>
 #include <vector>
 
-// HTTP without a library: what the API reads and writes. http_server.cpp alone knows sockets.
+// HTTP messages without sockets; http_server.cpp has the sockets.
 namespace essh::serve {
 
 struct HttpRequest {
-  std::string method = {};  // HEAD arrives as GET
+  std::string method = {};  // HEAD is passed as GET
   std::string path = {};    // without the query
   std::string host = {}, authorization = {}, content_type = {}, if_none_match = {};
   std::string body = {};
@@ -20,10 +20,10 @@ struct HttpReply {
   int status = 200;
   std::string body = {};
   std::string content_type = "application/json";
-  std::vector<std::pair<std::string, std::string>> headers = {};  // replace those that every reply has
+  std::vector<std::pair<std::string, std::string>> headers = {};  // replace the standard headers of the same name
 };
 
-// A request that is answered with an error.
+// An error reply to a request.
 class HttpError : public std::runtime_error {
  public:
   HttpError(int status, const std::string& message, std::string param = "", std::string code = "")
@@ -40,24 +40,23 @@ class HttpError : public std::runtime_error {
   std::string param_, code_;
 };
 
-// Any exception as the answer to its request: Usage and the like are the caller's fault, OutOfMemory is 503.
+// The reply for any exception. Usage errors and the like are 4xx, OutOfMemory is 503.
 HttpError as_http_error(const std::exception& error);
 
-// "OK", "Too Many Requests".
 std::string_view reason_phrase(int status);
 // Status line, headers and, unless `head_only`, the body.
 std::string format_reply(const HttpReply& reply, bool keep_alive, bool head_only = false);
 // The head of a stream of server-sent events.
 std::string format_event_head(bool chunked);
-// Bytes of a stream as one chunk of a chunked transfer.
+// One chunk of a chunked transfer.
 std::string format_chunk(std::string_view bytes);
 inline constexpr std::string_view kLastChunk = "0\r\n\r\n";
-// "data: TEXT\n\n" and ": TEXT\n\n"; the text has no line breaks.
+// "data: TEXT\n\n" and ": TEXT\n\n". The text has no line breaks.
 std::string format_event(std::string_view text);
 std::string format_comment(std::string_view text);
 
-// The answer to one request: one reply, or a stream of events. May be called from any thread. Once the client is gone
-// nothing is sent.
+// The answer to one request: one reply, or a stream of events. Callable from any thread. Nothing is sent after the
+// client has left.
 class Exchange {
  public:
   virtual ~Exchange() = default;
@@ -65,7 +64,7 @@ class Exchange {
   virtual void send(HttpReply reply) = 0;
   virtual void start_events() = 0;
   virtual void event(std::string text) = 0;
-  // A line of a stream that clients pass over.
+  // A comment line, which clients ignore.
   virtual void comment(std::string text) = 0;
   virtual void end_events() = 0;
 

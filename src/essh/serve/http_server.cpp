@@ -49,8 +49,8 @@ std::chrono::steady_clock::duration seconds(double count) {
 class Connection;
 class ConnectionExchange;
 
-// A step of the engine has news for every stream at once. They are handed to their connections a few at a time, so that
-// whatever else arrives, GET /health say, waits for a few of them and not for all.
+// A step produces an event for every stream at once. The events are passed to their connections a few at a time, so
+// that other work, such as GET /health, does not wait for all of them.
 class Outgoing {
  public:
   explicit Outgoing(asio::io_context& io) : io_(io) {}
@@ -66,15 +66,15 @@ class Outgoing {
   bool running_ = false;
 };
 
-// Connections and the threads that serve them. A connection begins in the quick lane, where only heads and bodies are
-// read and quick requests answered, and changes to the bulk lane with its first other request: a thread that has little
-// to do answers GET /health at once, whatever the streams need.
+// Connections and their threads. A connection starts in the quick lane, which reads heads and bodies and answers quick
+// requests. Its first other request moves it to the bulk lane. The quick lane therefore answers GET /health at once
+// under any load of streams.
 struct Lane {
   asio::io_context io = {};
   Outgoing outgoing{io};
 };
 
-// What all connections share.
+// Shared by all connections.
 struct Shared {
   const HttpOptions& options;
   Handler& handler;
@@ -86,7 +86,7 @@ struct Shared {
   std::unordered_set<Connection*> open = {};
 };
 
-// One of the open connections that the handler counts.
+// Counts an open connection.
 class Counted {
  public:
   explicit Counted(Handler& handler) : handler_(&handler) { ++handler.connections; }
@@ -99,7 +99,7 @@ class Counted {
   Handler* handler_;
 };
 
-// Room for the body of a request while it is read and parsed.
+// Reserves memory for the body of a request while it is read and parsed.
 class BodyRoom {
  public:
   BodyRoom() = default;
@@ -119,7 +119,7 @@ class BodyRoom {
   std::uint64_t bytes_ = 0;
 };
 
-// One request of a connection and the way back.
+// One request of a connection, and the way back to it.
 class ConnectionExchange : public Exchange, public std::enable_shared_from_this<ConnectionExchange> {
  public:
   ConnectionExchange(std::shared_ptr<Connection> connection, Outgoing& outgoing)
@@ -137,7 +137,7 @@ class ConnectionExchange : public Exchange, public std::enable_shared_from_this<
   }
   void leave() { gone_ = true; }
 
-  // What the connection has not heard yet.
+  // Data that has not reached the connection.
   struct News {
     std::optional<HttpReply> reply = {};
     std::string bytes = {};
@@ -148,7 +148,7 @@ class ConnectionExchange : public Exchange, public std::enable_shared_from_this<
     queued_ = false;
     return std::exchange(news_, {});
   }
-  // Tells the connection, on its strand.
+  // Passes the data to the connection, on its strand.
   void deliver();
 
  private:
@@ -171,8 +171,8 @@ class ConnectionExchange : public Exchange, public std::enable_shared_from_this<
   bool queued_ = false;
 };
 
-// A client. All members but the atomic ones belong to its strand. While a request is answered one read stays under way,
-// to notice a client that leaves; its buffer is empty then.
+// A client. All members except atomics belong to its strand. While a request is being answered, one read is pending to
+// detect that the client leaves; the buffer is empty then.
 class Connection : public std::enable_shared_from_this<Connection> {
  public:
   Connection(tcp::socket socket, Shared& shared, Lane& lane, Counted counted)
@@ -196,7 +196,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
     asio::post(socket_.get_executor(), [self = shared_from_this()] { self->read_ahead(); });
   }
 
-  // Answers and closes without reading.
+  // Answers and closes without reading a request.
   void turn_away(const HttpReply& reply) {
     asio::post(socket_.get_executor(), [self = shared_from_this(), bytes = format_reply(reply, false)] {
       self->close_after_ = true;
@@ -204,7 +204,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
     });
   }
 
-  // Ends a connection without a request.
+  // Closes the connection if it has no request.
   void wind_up() {
     asio::post(socket_.get_executor(), [self = shared_from_this()] {
       if (!self->exchange_ && !self->parser_ && !self->writing_ && !self->ending_ && !self->moved_) self->close();
@@ -246,14 +246,14 @@ class Connection : public std::enable_shared_from_this<Connection> {
     socket_.close(ignored);
   }
 
-  // Bytes on their way to the strand: counted so that a client that does not read is noticed at once.
+  // Counts bytes on their way to the strand, so that a client that does not read is detected at once.
   bool may_queue(std::size_t bytes) {
     return unread_.fetch_add(bytes) + bytes + waiting_.load() <= shared_.options.max_unread;
   }
   asio::any_io_executor executor() { return socket_.get_executor(); }
 
  private:
-  // Waits for the first byte of a request, or for the end of the client.
+  // Waits for the first byte of a request, or for the client to leave.
   void read_ahead() {
     if (closed_ || reading_) return;
     reading_ = true;
@@ -318,7 +318,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
     answer();
   }
 
-  // The socket, with what was read from it, goes to a new object; nothing is under way here.
+  // Moves the socket and its unread bytes to a new object. No operation is pending here.
   void change_lane() {
     Code code;
     const auto protocol = socket_.local_endpoint(code).protocol();
@@ -349,7 +349,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
                   room = std::move(room_)]() mutable { handler.handle(std::move(request), std::move(exchange)); });
     }
     room_ = {};
-    // With bytes of a next request in the buffer the client is there; its end is noticed by writing.
+    // With bytes of a further request in the buffer no read is pending; a client that leaves is detected by writing.
     if (buffer_.size() == 0) read_ahead();
   }
 
@@ -384,7 +384,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
     if (pending_.empty()) return written();
     std::swap(out_, pending_);
     pending_.clear();
-    // An event nearly always fits into the socket's buffer: no operation, timer or handler is needed then.
+    // An event nearly always fits into the socket's buffer; then no operation, timer or handler is needed.
     Code code;
     const auto sent = socket_.write_some(asio::buffer(out_), code);
     if (code && code != asio::error::would_block && code != asio::error::try_again) return close();
@@ -408,7 +408,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
     });
   }
 
-  // All that was to be said has left.
+  // Called after all bytes are sent.
   void written() {
     if (closed_ || exchange_) return;
     if (parser_ && !ending_) return;  // after "100 Continue"
@@ -418,8 +418,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
     read_ahead();
   }
 
-  // A client that still sends would lose the reply by a reset: its bytes are read and dropped for a while. The parser
-  // and the buffer stay: a read may be under way.
+  // If the client is still sending, closing would reset the connection and lose the reply, so its bytes are read and
+  // dropped for a while. The parser and the buffer stay, because a read may be pending.
   void linger() {
     ending_ = true;
     Code ignored;
@@ -540,12 +540,12 @@ class Server {
     bulk_.io.stop();
     for (auto& thread : threads) thread.join();
     workers_.join();
-    shared_.handler.stop();  // nobody speaks to a connection any more
+    shared_.handler.stop();  // no listener calls a connection afterwards
     for (const auto& connection : open_connections()) connection->close();
   }
 
  private:
-  // An exception of one handler, for want of memory say, ends neither the thread nor the server.
+  // An exception in one handler, such as a failed allocation, ends neither the thread nor the server.
   static void run_handlers(Lane& lane) {
     name_thread("essh-io");
     for (;;) {
@@ -577,7 +577,7 @@ class Server {
   void accept() {
     acceptor_.async_accept(asio::make_strand(quick_.io), [this](Code code, tcp::socket socket) {
       if (!acceptor_.is_open() || code == asio::error::operation_aborted) return;
-      if (code) {  // no file left, say: clients that leave make room
+      if (code) {  // for example no file descriptor: a client that leaves frees one
         pause_.expires_after(std::chrono::milliseconds(100));
         pause_.async_wait([this](Code cancelled) {
           if (!cancelled) accept();
@@ -624,7 +624,7 @@ class Server {
     deadline_ = std::chrono::steady_clock::now() + seconds(options_.drain_seconds);
   }
 
-  // Every 50 ms: what has ended, and whether all has.
+  // Every 50 ms: drains if the handler has failed, and stops once drained.
   void watch() {
     poll_.expires_after(std::chrono::milliseconds(50));
     poll_.async_wait([this](Code code) {
@@ -641,7 +641,7 @@ class Server {
     if (!shared_.handler.idle()) return false;
     for (const auto& connection : open_connections()) connection->wind_up();
     if (shared_.handler.connections == 0) return true;
-    // Replies that are still on their way have a little longer.
+    // Replies that are being sent have a little longer.
     if (!idle_since_) idle_since_ = now;
     return now - *idle_since_ > std::chrono::seconds(3);
   }
@@ -659,7 +659,7 @@ class Server {
   asio::thread_pool workers_{2};
   Shared shared_;
   Lane quick_, bulk_;
-  // What the server itself does, one thing at a time.
+  // Serialises the server's own work.
   asio::strand<asio::io_context::executor_type> strand_ = asio::make_strand(quick_.io);
   tcp::acceptor acceptor_{strand_};
   asio::steady_timer pause_{strand_}, poll_{strand_};

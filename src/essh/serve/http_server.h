@@ -11,26 +11,26 @@
 
 namespace essh::serve {
 
-// Answers requests. Every member may be called from any thread.
+// Answers requests. All members are callable from any thread.
 class Handler {
  public:
   virtual ~Handler() = default;
 
-  // Known from the head alone: the reply of a request whose body is not worth reading.
+  // The reply to a request that is refused by its head, before its body is read.
   virtual std::optional<HttpReply> refuse(const HttpRequest& head) = 0;
-  // Takes no time: answered on an I/O thread, whatever else is going on.
+  // True if the request can be answered at once on an I/O thread.
   virtual bool quick(const HttpRequest& request) const = 0;
-  // Answers through the exchange, now or later; never throws.
+  // Answers through the exchange, during the call or later; never throws.
   virtual void handle(HttpRequest request, std::shared_ptr<Exchange> exchange) noexcept = 0;
-  // The reply to bytes that are no request.
+  // The reply to bytes that are not a valid request.
   virtual HttpReply malformed(int status, const std::string& message) = 0;
 
-  // Refuses new work; what runs goes on.
+  // Refuses new work; running work continues.
   virtual void drain() = 0;
   virtual bool idle() const = 0;
-  // Ends what still runs with an error.
+  // Ends running work with an error.
   virtual void stop() = 0;
-  // Cannot go on: the server drains and ends.
+  // True after an unrecoverable failure: the server drains and exits.
   virtual bool broken() const = 0;
 
   std::atomic<std::int64_t> connections{0};
@@ -38,25 +38,25 @@ class Handler {
 
 struct HttpOptions {
   std::string host = "127.0.0.1";
-  int port = 8080;  // 0: a free one
+  int port = 8080;  // 0: any free port
   int threads = 2;
   std::uint64_t max_body = 16u << 20;
-  std::uint64_t max_bodies = 256u << 20;  // of all requests that are being read
-  std::uint64_t max_unread = 1u << 20;    // bytes of a reply that its client has not taken
+  std::uint64_t max_bodies = 256u << 20;  // total of all requests being read
+  std::uint64_t max_unread = 1u << 20;    // bytes of a reply that its client has not read
   std::int64_t max_connections = 8192;
   double header_seconds = 10, body_seconds = 60, idle_seconds = 60, stall_seconds = 30, drain_seconds = 30;
-  double keep_alive_seconds = 15;  // a comment in a stream that has nothing to say
+  double keep_alive_seconds = 15;  // interval of comments in a quiet stream
 };
 
-// Serves until SIGINT, SIGTERM or `stop`: then new work is refused, running work has `drain_seconds` to end. A second
-// signal ends at once. `listening` is told the port.
+// Serves until SIGINT, SIGTERM or `stop`; then refuses new work and gives running work `drain_seconds` to end. A second
+// signal exits at once. Calls `listening` with the port.
 void serve_http(const HttpOptions& options, Handler& handler, const std::function<void(int)>& listening,
                 const std::stop_token& stop = {});
 
-// As many files as the system lets this process have: each connection is one.
+// Raises the limit of open files to its hard maximum: each connection takes one.
 void raise_file_limit();
 
-// Boost.Beast was there when this was built.
+// Whether this build has Boost.Beast.
 bool can_serve();
 
 }  // namespace essh::serve

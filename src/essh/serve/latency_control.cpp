@@ -33,10 +33,10 @@ LatencyControl::Decision LatencyControl::decide(double now) {
   return {level_, level_ > 0 ? reason_ : ""};
 }
 
-// One level for every calm time that has passed.
+// Lowers the level by one for every calm period that has passed.
 void LatencyControl::grow(double now) {
   if (level_ == 0) return;
-  // Without steps nothing is slow: calm since the last one, and the average starts anew.
+  // Without steps, the time since the last one is calm and the average restarts.
   if (!calm_since_ && now - *observed_ >= options_.grow_seconds) {
     calm_since_ = observed_;
     average_.reset();

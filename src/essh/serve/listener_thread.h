@@ -11,39 +11,39 @@
 
 namespace essh::serve {
 
-// Whom notices go to.
+// The listener of a job.
 struct Recipient {
   std::shared_ptr<Listener> listener;
-  // A call has thrown, and failed() has told so: no call follows.
+  // Set after a call has thrown and failed() was called; no call follows.
   std::atomic<bool> deaf{false};
 };
 
-// One call of a listener.
+// One call to a listener.
 struct Notice {
   std::shared_ptr<Recipient> to = nullptr;
   std::size_t text = 0;
   TokenId token = -1;
   bool shown = true;
-  std::function<void(Listener&)> call = nullptr;  // instead of token() without log-probabilities
-  std::int64_t texts = 0, tokens = 0;             // that have ended with this call
+  std::function<void(Listener&)> call = nullptr;  // if set, called instead of token()
+  std::int64_t texts = 0, tokens = 0;             // that end with this call
 };
 
-// Calls listeners in the order of notices on a thread of its own: turning tokens into text and JSON takes longer than
-// a GPU takes for a step, and the next step runs meanwhile. Drops tokens of listeners that are gone.
+// Calls listeners on its own thread, in the order of notices: turning tokens into text and JSON takes longer than a
+// step on a GPU, and the next step runs meanwhile. Drops tokens for listeners that are gone.
 class ListenerThread {
  public:
-  // `settled` hears what has ended, after the call that said so.
+  // `settled` is called after each notice that ends texts.
   explicit ListenerThread(std::function<void(std::int64_t texts, std::int64_t tokens)> settled);
-  // Makes the calls that are left.
+  // Makes all remaining calls.
   ~ListenerThread();
 
-  // One thread adds notices and hands them over, a step at a time. hand_over() waits while the thread is two steps
-  // behind, so that notices stay few.
+  // One thread adds notices and hands them over once per step. hand_over() blocks while this thread is two steps
+  // behind, which bounds the number of notices.
   void add(Notice notice) { collected_.push_back(std::move(notice)); }
   void hand_over();
-  // Makes the call now. Returns what token() does; true for others and for the deaf.
+  // Calls the listener in this thread. Returns the result of token(); true for other calls and for deaf recipients.
   bool tell(const Notice& notice);
-  // Returns when all calls have been made; none may be added any more.
+  // Returns after all calls are made. No notice may be added afterwards.
   void finish();
 
  private:
@@ -54,7 +54,7 @@ class ListenerThread {
   std::mutex mutex_;
   std::condition_variable wake_, taken_;
   std::vector<std::vector<Notice>> steps_;
-  std::vector<Notice> spare_;  // memory of a step that was told
+  std::vector<Notice> spare_;  // reused memory of a delivered step
   bool finishing_ = false;
   std::thread thread_;
 };

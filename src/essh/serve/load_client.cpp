@@ -67,11 +67,11 @@ float seconds_between(Clock::time_point from, Clock::time_point to) {
   return std::chrono::duration<float>(to - from).count();
 }
 
-// A reply, byte by byte: its status, then its body without the chunks' borders.
+// Parses a reply incrementally: its status, then its body without chunk headers.
 class ReplyReader {
  public:
   void reset() { *this = {}; }
-  // False if this is no HTTP.
+  // False if the bytes are not HTTP.
   bool add(std::string_view bytes) {
     raw_ += bytes;
     return (headed_ || read_head()) && read_body();
@@ -164,7 +164,7 @@ struct Load {
   }
 };
 
-// One request after the other, on one connection as long as it lasts.
+// Sends one request after the other, on one connection while it lasts.
 class Requester : public std::enable_shared_from_this<Requester> {
  public:
   explicit Requester(Load& load) : load_(load), socket_(load.io) {}
@@ -214,7 +214,7 @@ class Requester : public std::enable_shared_from_this<Requester> {
     finished_ ? complete(last_) : failed("the stream ended early");
   }
 
-  // False once this client has left or the stream has failed.
+  // False once this client has cancelled or the stream has failed.
   bool take_events() {
     auto& body = reader_.body();
     std::size_t begin = 0;
@@ -226,12 +226,12 @@ class Requester : public std::enable_shared_from_this<Requester> {
       if (finished_) continue;
       last_ = event.substr(6);
       if (last_.starts_with("{\"error\"")) return failed(last_), false;
-      if (last_.find("\"choices\":[]") == std::string::npos) ++fresh;  // else the usage
+      if (last_.find("\"choices\":[]") == std::string::npos) ++fresh;  // an event with empty choices has the usage
     }
     body.erase(0, begin);
     if (fresh == 0) return true;
     const auto now = Clock::now();
-    // Events that come together share the time since those before.
+    // Events that arrive together share the time since the previous ones.
     const float gap = seconds_between(spoken_, now) / static_cast<float>(fresh);
     if (std::exchange(spoken_, now) < started_)
       load_.result.first.push_back(seconds_between(started_, now));
@@ -286,11 +286,11 @@ class Requester : public std::enable_shared_from_this<Requester> {
   std::array<char, 8192> room_{};
   std::string bytes_, last_;
   Clock::time_point started_{}, spoken_{};
-  int cancel_at_ = -1;  // 0: leaves once the request is sent, 1: with the first event
+  int cancel_at_ = -1;  // 0: cancels after sending the request, 1: at the first event
   bool finished_ = false;
 };
 
-// GET /health over and over while the load lasts.
+// Repeats GET /health during the load.
 class HealthProbe : public std::enable_shared_from_this<HealthProbe> {
  public:
   explicit HealthProbe(Load& load) : load_(load), socket_(load.io), pause_(load.io) {}

@@ -5,13 +5,13 @@
 #include <string>
 #include <vector>
 
-// Load on a server of the OpenAI API, and what it takes: any number of connections from one thread.
+// Load on an OpenAI-compatible server, with any number of connections from one thread.
 namespace essh::serve {
 
 struct ServerAddress {
   std::string host = {};
   int port = 80;
-  std::string prefix = {};  // of the paths, without a slash at its end
+  std::string prefix = {};  // of all paths, without a trailing slash
 };
 // "http://localhost:8080" or "http://localhost:8080/v1".
 ServerAddress parse_address(const std::string& url);
@@ -22,9 +22,9 @@ struct LoadOptions {
   std::int64_t concurrency = 1;
   std::int64_t requests = 32;
   std::int64_t prompt_tokens = 128, output_tokens = 64;
-  std::int64_t vocabulary = 256;  // prompts are random ids below it
+  std::int64_t vocabulary = 256;  // prompts are random ids below this
   bool stream = true;
-  double cancel = 0;  // share of requests whose client leaves before the end
+  double cancel = 0;  // fraction of requests cancelled before the end
   double temperature = 0;
   std::uint64_t seed = 1;
 };
@@ -32,16 +32,16 @@ struct LoadOptions {
 struct LoadResult {
   double seconds = 0;
   std::int64_t completed = 0, cancelled = 0, failed = 0;
-  std::int64_t prompt_tokens = 0, output_tokens = 0, cached_tokens = 0;  // as the replies count them
-  // Seconds: from the request to its first event, from one event to the next, to the end; of GET /health meanwhile.
+  std::int64_t prompt_tokens = 0, output_tokens = 0, cached_tokens = 0;  // as reported by the replies
+  // Seconds from the request to its first event, between events, to the end, and of GET /health during the load.
   std::vector<float> first, between, whole, health;
-  std::map<std::string, std::int64_t> failures = {};  // by what came instead
+  std::map<std::string, std::int64_t> failures = {};  // by status or error
 };
 
-// `progress` hears how many requests have ended.
+// `progress` is called with the number of requests that have ended.
 LoadResult run_load(const LoadOptions& options, const std::function<void(std::int64_t)>& progress = {});
 
-// The value below which this share of the samples lies; 0 without samples. Sorts them.
+// The given quantile; 0 without samples. Sorts the samples.
 double quantile(std::vector<float>& samples, double share);
 
 // The body of GET path, or an Error.

@@ -10,26 +10,26 @@
 
 namespace essh::serve {
 
-// Counts of values in ranges, as Prometheus keeps them.
+// A histogram of Prometheus.
 class Histogram {
  public:
   explicit Histogram(std::vector<double> bounds) : bounds_(std::move(bounds)), counts_(bounds_.size() + 1) {}
   void observe(double value);
-  // Lines of NAME_bucket, NAME_sum and NAME_count.
+  // Appends the lines NAME_bucket, NAME_sum and NAME_count.
   void print(std::string& text, const std::string& name) const;
 
  private:
-  std::vector<double> bounds_;  // rising
+  std::vector<double> bounds_;  // ascending
   std::vector<std::uint64_t> counts_;
   double sum_ = 0;
 };
 
-// What is so at this moment.
+// Current values.
 struct Gauges {
   std::int64_t running = 0, queued = 0, connections = 0, state_bytes = 0, cache_bytes = 0;
 };
 
-// Everything that /metrics tells. May be used from any thread.
+// The contents of /metrics. Callable from any thread.
 class Metrics {
  public:
   enum Duration { FirstToken, BetweenTokens, Request, Queue, Prompt, kDurations };
@@ -37,8 +37,8 @@ class Metrics {
   Metrics();
   void answered(const std::string& endpoint, int status, const std::string& tier);
   void cached_tokens(std::int64_t count);
-  // Of a step of the engine, or none: tokens drawn, prompt tokens computed, and for each text that drew a second token
-  // or a later one the seconds since the token before.
+  // Totals of engine steps: tokens drawn, prompt tokens computed, and for each token after the first of its text the
+  // seconds since the previous one.
   struct Step {
     std::int64_t steps = 0, drawn = 0, read = 0;
     std::vector<double> gaps = {};

@@ -10,7 +10,7 @@ namespace {
 
 constexpr std::size_t kAlignment = 256;
 
-// A bijective mixing of 64 bits: equal beginnings have equal hashes, whatever follows.
+// Bijective in 64 bits. The hash of a prefix does not depend on what follows.
 std::uint64_t mix(std::uint64_t hash, std::uint64_t value) {
   hash = (hash ^ value) * 0x9e3779b97f4a7c15u;
   return hash ^ (hash >> 29);
@@ -64,7 +64,7 @@ void PrefixCache::put(Capacity capacity, const std::string& salt, std::span<cons
   entry.room = (bytes + kAlignment - 1) / kAlignment * kAlignment;
   entry.bytes = entry.room + logits.size_bytes() + tokens.size_bytes() + salt.size();
   if (entry.bytes > budget_ || tokens.empty()) return;
-  // Outlives give_way(), which may run in another thread.
+  // The reference keeps the memory alive if give_way() runs in another thread.
   const auto memory = memory_for(entry.room);
   if (!memory) return;
   for (const auto token : tokens) entry.hash = mix(entry.hash, static_cast<std::uint64_t>(token));
@@ -78,7 +78,7 @@ void PrefixCache::put(Capacity capacity, const std::string& salt, std::span<cons
       if (entries_.empty()) return;
       drop(std::prev(entries_.end()));
     }
-    // Logits of a whole vocabulary: new memory for them would cost more than the copy.
+    // Reuses memory: for the logits of a whole vocabulary an allocation costs more than the copy.
     entry.logits = spare_ && !logits.empty() ? std::exchange(spare_, nullptr) : std::make_shared<std::vector<float>>();
     entry.logits->assign(logits.begin(), logits.end());
     begin = entry.begin;
@@ -90,13 +90,13 @@ void PrefixCache::put(Capacity capacity, const std::string& salt, std::span<cons
   write(memory->as<std::byte>() + begin);
 }
 
-// The memory of all states: allocated once, so that keeping a state neither allocates nor waits for the device.
+// Allocated once for all states, so that storing a state neither allocates nor waits for the device.
 std::shared_ptr<Buffer> PrefixCache::memory_for(std::size_t bytes) {
   {
     const std::lock_guard lock(mutex_);
     if (memory_) return memory_;
   }
-  // Without the lock: an allocation that fails calls give_way().
+  // Without the lock, because a failed allocation calls give_way().
   for (std::size_t size = budget_; size >= bytes && size > 0; size /= 2) {
     try {
       auto memory = std::make_shared<Buffer>(device_, size / kAlignment * kAlignment, "states of known prompts");
@@ -114,7 +114,7 @@ std::shared_ptr<Buffer> PrefixCache::memory_for(std::size_t bytes) {
   return nullptr;
 }
 
-// Finds the first range with room for the entry.
+// First fit.
 bool PrefixCache::take(Entry& entry) {
   for (auto range = free_.begin(); range != free_.end(); ++range) {
     const auto [begin, size] = *range;
@@ -132,7 +132,7 @@ void PrefixCache::drop(Place entry) {
   by_hash_.erase(entry->hash);
   const auto length = lengths_.find(entry->tokens.size());
   if (--length->second == 0) lengths_.erase(length);
-  // The range joins its free neighbours.
+  // Merges the range with its free neighbours.
   if (entry->room > 0) {
     const auto range = free_.emplace(entry->begin, entry->room).first;
     if (const auto next = std::next(range); next != free_.end() && range->first + range->second == next->first) {
@@ -151,7 +151,8 @@ void PrefixCache::drop(Place entry) {
 }
 
 bool PrefixCache::give_way() {
-  // Whoever holds the lock may be waiting for this thread's device; without its memory the allocation fails.
+  // Never blocks: the holder of the lock may wait for this thread. Without the lock nothing is freed and the allocation
+  // fails.
   const std::unique_lock lock(mutex_, std::try_to_lock);
   if (!lock || !memory_) return false;
   entries_.clear();

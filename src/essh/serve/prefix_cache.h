@@ -16,30 +16,30 @@
 
 namespace essh::serve {
 
-// Packed states of prompts and texts that were computed, in memory of the engine's device. The least recently used
-// states are dropped beyond a budget in bytes. For one model and precision; keyed by capacity, salt and tokens.
+// Packed states of prompts and texts, in memory of the engine's device. Beyond a budget in bytes the least recently
+// used states are dropped. For one model and precision; keyed by capacity, salt and tokens.
 //
 // One thread calls find() and put(). When an allocation on the device fails, all states are dropped, their memory is
-// given back and the budget is halved: the cache gives way before a request fails.
+// freed and the budget is halved, so that the cache yields before a request fails.
 class PrefixCache {
  public:
   PrefixCache(std::size_t budget, Device device);
 
   struct Found {
-    std::size_t tokens = 0;  // 0: none is known
-    PackedState state = {};  // until the next put()
+    std::size_t tokens = 0;  // 0: nothing found
+    PackedState state = {};  // valid until the next put()
     std::shared_ptr<const std::vector<float>> logits = nullptr;
-    std::shared_ptr<Buffer> memory = nullptr;  // that the state lies in
+    std::shared_ptr<Buffer> memory = nullptr;  // holds `state`
   };
-  // The longest beginning of `tokens` that is known under this salt; its logits are empty at the end of a text.
+  // The longest cached prefix of `tokens` under this salt. `logits` is empty for a state saved at the end of a text.
   Found find(Capacity capacity, const std::string& salt, std::span<const TokenId> tokens);
-  // Keeps the state after `tokens`: `write` puts its `bytes` to a place on the device. Nothing is kept, and nothing
-  // written, if the state is larger than the budget.
+  // Stores the state after `tokens`; `write` copies its `bytes` to the given device address. Does nothing if the state
+  // is larger than the budget.
   void put(Capacity capacity, const std::string& salt, std::span<const TokenId> tokens, std::span<const float> logits,
            std::size_t bytes, const std::function<void(std::byte*)>& write);
 
   bool enabled() const { return budget_ > 0; }
-  // Bytes of the states, wherever they lie, with their keys and logits.
+  // Bytes of all states with their keys and logits.
   std::size_t bytes() const;
 
  private:
@@ -50,7 +50,7 @@ class PrefixCache {
     std::vector<TokenId> tokens = {};
     std::shared_ptr<std::vector<float>> logits = nullptr;
     std::size_t begin = 0, room = 0;  // in memory_
-    std::size_t bytes = 0;            // in all
+    std::size_t bytes = 0;            // total
   };
   using Place = std::list<Entry>::iterator;
 
@@ -63,12 +63,12 @@ class PrefixCache {
   mutable std::mutex mutex_;
   std::atomic<std::size_t> budget_;
   std::size_t bytes_ = 0;
-  std::shared_ptr<Buffer> memory_;             // of budget_ bytes, from the first put() on
-  std::map<std::size_t, std::size_t> free_;    // ranges of memory_: begin and size
-  std::shared_ptr<std::vector<float>> spare_;  // memory of logits that were dropped
+  std::shared_ptr<Buffer> memory_;             // budget_ bytes, allocated by the first put()
+  std::map<std::size_t, std::size_t> free_;    // of memory_: offset and size
+  std::shared_ptr<std::vector<float>> spare_;  // reused memory of dropped logits
   std::list<Entry> entries_;                   // most recently used first
   std::unordered_map<std::uint64_t, Place> by_hash_;
-  std::map<std::size_t, std::size_t> lengths_;  // of the entries, with their number
+  std::map<std::size_t, std::size_t> lengths_;  // number of entries by length
   Reclaimer reclaimer_;
 };
 

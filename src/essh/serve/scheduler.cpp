@@ -18,9 +18,9 @@ double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-// Steps between two looks at the bytes of states that grow.
+// Steps between two measurements of the bytes of states.
 constexpr std::uint64_t kMeasured = 64;
-// A prompt's pass on a GPU launches every kernel anew: a few milliseconds, about four steps of many texts.
+// On a GPU the pass of a prompt launches every kernel separately: a few milliseconds, about four steps of many texts.
 constexpr std::int64_t kPromptWait = 16;
 
 HttpError shutting_down() {
@@ -44,13 +44,13 @@ struct Scheduler::Active : Recipient {
 
   Job job;
   Clock::time_point arrived = Clock::now();
-  std::size_t open = 0;  // texts
+  std::size_t open = 0;  // texts that have not ended
   std::int64_t tokens = 0;
   bool drawn = false;
   bool over = false;
 };
 
-// A prompt of several choices: the first takes it in, the others go on from its state.
+// A prompt with several choices: the first computes it, the others fork its state.
 struct Scheduler::Shared {
   explicit Shared(Engine& of) : engine(of) {}
   ~Shared() {
@@ -58,7 +58,7 @@ struct Scheduler::Shared {
   }
 
   Engine& engine;
-  Slot slot = {};  // at the end of the prompt, from when it is ready on
+  Slot slot = {};  // state at the end of the prompt, once `ready`
   std::vector<float> logits;
   std::vector<std::unique_ptr<Text>> siblings;
   bool ready = false;
@@ -70,19 +70,19 @@ struct Scheduler::Text {
   Sampler sampler;
   std::shared_ptr<Shared> shared = nullptr;
   Slot slot = {};
-  std::int64_t bytes = 0;  // of its state, when it was last measured
-  std::size_t fed = 0;     // tokens of the prompt
-  std::uint64_t turn = 0;  // the step of the last piece, or of the start
+  std::int64_t bytes = 0;  // of its state, when last measured
+  std::size_t fed = 0;     // prompt tokens fed
+  std::uint64_t turn = 0;  // step of the last piece, or of the start
   std::int64_t made = 0;   // tokens drawn
-  bool begun = false;      // a piece of the prompt has been read
+  bool begun = false;      // a piece of the prompt has been computed
   TokenId last = -1;
-  std::vector<TokenId> drawn = {};  // for the cache
+  std::vector<TokenId> drawn = {};  // tokens drawn, for the cache
   std::map<TokenId, std::int64_t> counts = {};
   std::vector<LogitChange> changes = {};
   Clock::time_point since = Clock::now();
   bool over = false;
 
-  // Biases and the penalties of OpenAI, tokens rising.
+  // Biases and the penalties of the OpenAI API, by ascending token.
   std::span<const LogitChange> logit_changes() {
     const auto& job = active->job;
     std::map<TokenId, LogitChange> by_token;
@@ -112,7 +112,7 @@ Scheduler::Scheduler(Engine& engine, SchedulerOptions options, Metrics& metrics)
         queued_tokens_ -= tokens;
         load_ -= texts;
       }) {
-  // Whole chunks of the scan, and as many as `essh logits` takes: the same bits.
+  // A multiple of the scan's chunk, and the piece of `essh logits`, for the same bits.
   score_piece_ = std::clamp<Index>((Index{16} << 20) / engine.config().vocab_size / 64 * 64, 64, 512);
   const bool cpu = engine.stream().device() == Device::Cpu;
   if (options_.prompt_piece <= 0) options_.prompt_piece = cpu ? 512 : 8192;
@@ -213,7 +213,7 @@ void Scheduler::work() {
   listeners_.hand_over();
 }
 
-// Adds what was drawn and read to the metrics, before a client can know it.
+// Adds the counts of the step to the metrics before a client can see its tokens.
 void Scheduler::count() {
   if (found_.steps > 0 || found_.drawn > 0) metrics_.stepped(found_);
   found_.steps = found_.drawn = found_.read = 0;
@@ -227,7 +227,7 @@ bool Scheduler::tell(const std::shared_ptr<Active>& job, Notice notice) {
   return true;
 }
 
-// Runs what a job causes: its exception ends this job alone.
+// An exception ends this job only.
 template <class Body>
 void Scheduler::guarded(const std::shared_ptr<Active>& job, const Body& body) {
   try {
@@ -244,7 +244,7 @@ void Scheduler::fail(const std::shared_ptr<Active>& job, const HttpError& error)
              .tokens = job->tokens});
 }
 
-// Lets go of texts that have ended, have failed or whose client has left.
+// Removes texts that have ended or failed, or whose client has left.
 void Scheduler::sweep() {
   const auto over = [&](const std::unique_ptr<Text>& text) {
     auto& active = *text->active;
@@ -256,7 +256,7 @@ void Scheduler::sweep() {
     if (!active.over && !text->over) return false;
     if (text->slot != Slot{}) engine_.close(std::exchange(text->slot, Slot{}));
     state_bytes_ -= text->bytes;
-    if (active.over && text->shared) text->shared->siblings.clear();  // they own it in turn
+    if (active.over && text->shared) text->shared->siblings.clear();  // siblings own the shared prompt
     return true;
   };
   std::erase_if(waiting_, over);
@@ -268,7 +268,7 @@ void Scheduler::sweep() {
   }
 }
 
-// Counts the bytes of a text's state, which grow with full attention.
+// Updates the bytes of a text's state, which grow with full attention.
 void Scheduler::measure(Text& text) {
   const auto bytes = static_cast<std::int64_t>(engine_.state_bytes(text.slot));
   state_bytes_ += bytes - std::exchange(text.bytes, bytes);
@@ -308,7 +308,7 @@ void Scheduler::start(std::unique_ptr<Text> text) {
   PrefixCache::Found found;
   if (!ready && !job.score_prompt && !job.from) {
     found = cache_.find(job.tier.capacity, job.salt, tokens);
-    // Nothing can be drawn without the logits at the end of the prompt.
+    // The first draw needs the logits at the end of the prompt.
     if (found.tokens == tokens.size() && found.logits->empty())
       found = cache_.find(job.tier.capacity, job.salt, std::span(tokens).first(tokens.size() - 1));
   }
@@ -316,7 +316,7 @@ void Scheduler::start(std::unique_ptr<Text> text) {
     try {
       text->slot = engine_.unpack(job.tier, found.state);
     } catch (const Error& error) {
-      // The cache has given way to the slot, but `found` still held its memory.
+      // The cache has freed its states for this slot, but `found` still holds their memory.
       if (error.kind() != ErrorKind::OutOfMemory) throw;
       found = {};
     }
@@ -335,7 +335,7 @@ void Scheduler::start(std::unique_ptr<Text> text) {
   started.fed = ready ? tokens.size() : found.tokens;
   metrics_.cached_tokens(static_cast<std::int64_t>(started.fed));
   if (ready) {
-    const auto shared = std::exchange(started.shared, nullptr);  // the last one closes its slot
+    const auto shared = std::exchange(started.shared, nullptr);  // the last choice closes the shared slot
     return draw(started, shared->logits);
   }
   tell(started.active, {.call = [prompt = started.prompt, count = found.tokens](Listener& listener) {
@@ -344,7 +344,7 @@ void Scheduler::start(std::unique_ptr<Text> text) {
   if (started.prompted()) finish_prompt(started, *found.logits, true);
 }
 
-// Prompts go on at once where nobody draws, where they fill a pass, and in the middle of a long one. Others wait a few
+// Prompts run at once if no text draws, if they fill a pass, or if one of them has begun. Otherwise they wait a few
 // steps for more.
 bool Scheduler::prompts_are_due(std::span<Text* const> prompts, bool drawing) const {
   if (!drawing) return true;
@@ -375,7 +375,7 @@ void Scheduler::step() {
   }
   ++steps_;
   if (!prompts_are_due(prompts, !chunks.empty())) prompts.clear();
-  // Whoever has waited longest for a piece comes first.
+  // Longest wait first.
   std::ranges::stable_sort(prompts, {}, [](const Text* text) { return text->turn; });
   std::size_t taken = 0, scored = 0;
   for (auto* text : prompts) {
@@ -457,7 +457,7 @@ void Scheduler::take(Text& text, std::size_t fed, const Outputs::Entry& entry) {
   finish_prompt(text, logits, false);
 }
 
-// `known`: the state came from the cache.
+// `known`: the state comes from the cache.
 void Scheduler::finish_prompt(Text& text, std::span<const float> logits, bool known) {
   const auto& job = text.active->job;
   if (!known && job.max_tokens > 0) keep(text, text.tokens(), logits);
@@ -475,7 +475,7 @@ void Scheduler::finish_prompt(Text& text, std::span<const float> logits, bool kn
   draw(text, logits);
 }
 
-// Keeps the state after `tokens` for requests that begin with them.
+// Caches the state after `tokens`.
 void Scheduler::keep(Text& text, std::span<const TokenId> tokens, std::span<const float> logits) {
   const auto& job = text.active->job;
   if (!cache_.enabled() || job.from) return;
@@ -489,7 +489,7 @@ void Scheduler::draw(Text& text, std::span<const float> logits) {
   try {
     token = text.sampler.draw(logits, text.logit_changes());
   } catch (const Error& error) {
-    throw HttpError(500, error.what());  // the model's fault, not the caller's
+    throw HttpError(500, error.what());  // the model's fault, not the client's
   }
   text.sampler.see(token);
   go_on(text, job.logprobs >= 0 ? score(logits, token, job.logprobs) : Scored{.token = token});
@@ -513,7 +513,7 @@ void Scheduler::go_on(Text& text, const Scored& drawn) {
   Notice notice{.text = text.number, .token = token, .shown = !eos};
   bool more = true;
   if (job.logprobs >= 0) {
-    // `more` is written only where the call is made at once.
+    // `more` is written only if the listener is called at once.
     notice.call = [number = text.number, token, eos, scored = drawn,
                    stopped = job.may_stop ? &more : nullptr](Listener& listener) {
       const bool on = listener.token(number, token, !eos, &scored);
@@ -532,7 +532,7 @@ void Scheduler::go_on(Text& text, const Scored& drawn) {
 void Scheduler::end(Text& text, Finish finish) {
   auto& active = *text.active;
   text.over = true;
-  // The last token was never fed. A next turn begins with the others.
+  // The state lacks the last token; a next turn starts with the others.
   if (!text.drawn.empty() && text.slot != Slot{}) {
     auto tokens = text.tokens();
     tokens.insert(tokens.end(), text.drawn.begin(), text.drawn.end());

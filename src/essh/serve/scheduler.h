@@ -24,21 +24,22 @@ Scored score(std::span<const float> logits, TokenId token, int alternatives);
 struct Job {
   Tier tier = {};
   std::vector<std::vector<TokenId>> prompts = {};  // none empty
-  std::int64_t n = 1;                              // choices of each prompt
+  std::int64_t n = 1;                              // choices per prompt
   std::int64_t max_tokens = 16;
   SamplingOptions sampling = {};  // choice c draws with seed + c
   double presence_penalty = 0, frequency_penalty = 0;
   std::vector<std::pair<TokenId, float>> logit_bias = {};
-  int logprobs = -1;          // alternatives of each drawn token; -1: no log-probabilities
-  bool score_prompt = false;  // with `logprobs` alternatives
+  int logprobs = -1;          // alternatives per drawn token; -1: no log-probabilities
+  bool score_prompt = false;  // also scores the prompt, with `logprobs` alternatives
   bool ignore_eos = false;
-  std::string salt = {};  // of the prefix cache
-  // Goes on from here; its pending tokens are the first of the prompt. With `resume_sampler` its random numbers go on,
-  // too.
+  std::string salt = {};  // key of the prefix cache
+  // The state to resume; its pending tokens are the first of the prompt. With `resume_sampler`, its random numbers
+  // continue too.
   std::shared_ptr<const SavedState> from = nullptr;
   bool resume_sampler = false;
-  bool keep_state = false;  // of the one text
-  // token() may return false. Such a job is told on the engine's thread, so that its texts end with that token.
+  bool keep_state = false;  // saves the state after the text; for one text only
+  // token() may return false. The listener of such a job runs on the engine's thread, so that a text ends with that
+  // token.
   bool may_stop = true;
   std::shared_ptr<Listener> listener = nullptr;
 
@@ -46,37 +47,36 @@ struct Job {
 };
 
 struct SchedulerOptions {
-  std::int64_t max_slots = 64;                             // texts in one step
-  std::int64_t max_queue = 4096;                           // texts that wait
-  std::int64_t max_queued_tokens = std::int64_t{1} << 24;  // of the prompts of all jobs
-  std::int64_t prompt_piece = 0;                           // prompt tokens of one step; 0: the engine's own piece
-  std::int64_t prompt_wait = -1;                           // steps a prompt waits to share a pass; -1: by device
-  std::size_t cache_bytes = 0;                             // of the prefix cache; 0: none
-  LatencyControl* latency = nullptr;                       // is told what every step took
-  std::function<void()> before_step = nullptr;             // for tests: an exception is one of the step
+  std::int64_t max_slots = 64;                             // texts per step
+  std::int64_t max_queue = 4096;                           // waiting texts
+  std::int64_t max_queued_tokens = std::int64_t{1} << 24;  // prompt tokens of all jobs
+  std::int64_t prompt_piece = 0;                           // prompt tokens per step; 0: 512 on a CPU, 8,192 on a GPU
+  std::int64_t prompt_wait = -1;                // steps a prompt waits to share a pass; -1: 0 on a CPU, 16 on a GPU
+  std::size_t cache_bytes = 0;                  // budget of the prefix cache; 0: no cache
+  LatencyControl* latency = nullptr;            // observes every step
+  std::function<void()> before_step = nullptr;  // for tests: an exception fails the step
 };
 
-// Continuous batching: one thread steps the engine, another tells listeners. Every step advances all texts that draw by
-// a token and takes in one piece of prompts, in turn. While texts draw, prompts wait for up to `prompt_wait` steps or
-// until they fill a piece: a pass over one short prompt costs a GPU about as much as over many. The same request gives
-// the same bits alone and among others, as far as the engine does.
+// Continuous batching. One thread runs the engine, another calls listeners. Every step advances each drawing text by
+// one token and computes one piece of prompts, in turn. While texts draw, prompts wait up to `prompt_wait` steps or
+// until they fill a piece, because on a GPU a pass over one short prompt costs about as much as over many. A request
+// gets the same bits alone and among others if the engine is deterministic.
 class Scheduler {
  public:
-  // The engine and the metrics outlive it; nobody else runs the engine meanwhile.
+  // The engine and the metrics outlive the Scheduler, which alone uses the engine.
   Scheduler(Engine& engine, SchedulerOptions options, Metrics& metrics);
-  // Fails what is left.
+  // Fails the remaining jobs.
   ~Scheduler();
 
-  // Takes a job in or throws: 429 when the queue is full, 503 when draining.
+  // Throws 429 if the queue is full, 503 when draining.
   void submit(Job job);
-  // Refuses new jobs from now on.
+  // Refuses new jobs.
   void drain() { draining_ = true; }
   bool draining() const { return draining_; }
-  // Fails every job that is left, with 503, and returns when no listener is called any more.
+  // Fails the remaining jobs with 503 and returns after the last call to a listener.
   void stop();
-  // No job is left.
   bool idle() const { return load_ == 0; }
-  // The device has failed for good.
+  // True after an unrecoverable failure of the device.
   bool broken() const { return broken_; }
   Gauges gauges() const;
 
@@ -95,7 +95,7 @@ class Scheduler {
   void draw(Text& text, std::span<const float> logits);
   void go_on(Text& text, const Scored& drawn);
   void end(Text& text, Finish finish);
-  // Calls the listener: at once if a text may end by it, else on the listeners' thread.
+  // Calls the listener: at once if the job may stop, else on the listener thread.
   bool tell(const std::shared_ptr<Active>& job, Notice notice);
   void fail(const std::shared_ptr<Active>& job, const HttpError& error);
   template <class Body>
@@ -116,14 +116,13 @@ class Scheduler {
   bool stopping_ = false;
   std::once_flag joined_;
 
-  // The engine's thread alone.
+  // Used by the engine's thread only.
   std::deque<std::unique_ptr<Text>> waiting_;
   std::vector<std::unique_ptr<Text>> running_;
   PrefixCache cache_;
   Outputs outputs_;
   std::uint64_t steps_ = 0;
-  // Of this step: when its tokens were there, what was drawn and read, and the longest time between two tokens of a
-  // text.
+  // Of the current step: time of its tokens, counts, and the longest time between two tokens of a text.
   std::chrono::steady_clock::time_point now_{};
   Metrics::Step found_;
   double longest_gap_ = 0;

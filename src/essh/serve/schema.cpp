@@ -17,7 +17,7 @@ template <class... Args>
   throw HttpError(400, fmt::format(format, std::forward<Args>(args)...), param, "invalid_value");
 }
 
-// The members of a body by name and kind. A null is a member that is absent.
+// The members of a body by name and type. null counts as absent.
 class Members {
  public:
   explicit Members(const Json& body) : body_(body) {
@@ -148,7 +148,7 @@ std::vector<std::pair<TokenId, float>> read_bias(const Json* value, const Reques
   return bias;
 }
 
-// What completions and chat have in common.
+// Fields of both completions and chat.
 GenerationRequest read_common(const Members& members, const RequestLimits& limits) {
   GenerationRequest r;
   r.model = members.text("model");
@@ -231,7 +231,7 @@ GenerationRequest parse_chat(const Json& body, const RequestLimits& limits) {
   const Members members(body);
   auto r = read_common(members, limits);
   r.chat = true;
-  // A template puts its own marks before and after a turn; the prefix cache serves conversations.
+  // A template puts markers around a turn; conversations are served by the prefix cache instead.
   members.refuse_unsupported({"state", "save_state"});
   const auto* messages = members.find("messages");
   if (!messages || !messages->is_array() || messages->empty())

@@ -11,14 +11,14 @@
 #include "essh/decode/sampler.h"
 #include "essh/text/tokenizer.h"
 
-// Bodies of requests, read strictly: a wrong kind or range is an HttpError 400 that names the field. Fields that are
-// unknown are passed over; known ones that are not supported are refused.
+// Strict parsing of request bodies: a wrong type or range is an HttpError 400 that names the field. Unknown fields are
+// ignored; known fields without support are refused.
 namespace essh::serve {
 
 struct RequestLimits {
   std::int64_t vocabulary = 1;
-  std::int64_t max_tokens = 65536;       // of one choice
-  std::int64_t prompt_tokens = 1 << 20;  // of one prompt
+  std::int64_t max_tokens = 65536;       // per choice
+  std::int64_t prompt_tokens = 1 << 20;  // per prompt
   std::int64_t sequences = 2048;         // prompts times n
   static constexpr std::int64_t kChoices = 128;
   static constexpr std::int64_t kLogprobs = 20;
@@ -38,22 +38,22 @@ struct ChatMessage {
 struct GenerationRequest {
   bool chat = false;
   std::string model = {};
-  std::string cache_salt = {};             // prompts of other salts share no state
+  std::string cache_salt = {};             // prompts with different salts share no cached state
   std::vector<Prompt> prompts = {};        // completions
   std::vector<ChatMessage> messages = {};  // chat
   bool add_special_tokens = true;
-  SamplingOptions sampling = {};  // temperature 1 unless given, as the API has it
+  SamplingOptions sampling = {};  // temperature 1 by default, as in the OpenAI API
   bool seeded = false;
   double presence_penalty = 0, frequency_penalty = 0;
   std::vector<std::pair<TokenId, float>> logit_bias = {};
   std::int64_t max_tokens = 16;
   std::int64_t n = 1;
   std::vector<std::string> stops = {};
-  int logprobs = -1;       // alternatives per token; -1: none wanted
-  bool token_ids = false;  // tokens in logprobs as "token_id:7"
+  int logprobs = -1;       // alternatives per token; -1: none
+  bool token_ids = false;  // names tokens in logprobs as "token_id:7"
   bool echo = false, stream = false, include_usage = false, ignore_eos = false;
-  std::string state = {};   // id of the state to go on from
-  bool save_state = false;  // at the end of the text
+  std::string state = {};   // id of the state to resume
+  bool save_state = false;  // after the text
 };
 
 GenerationRequest parse_completion(const Json& body, const RequestLimits& limits);

@@ -34,7 +34,7 @@ std::string part_name(std::size_t part) {
   return fmt::format("part.{}", part);
 }
 
-// Of all that the metadata and the tensors say.
+// Covers all metadata and tensors.
 std::string digest(const SavedState& saved, const std::string& owner) {
   Sha256 hash;
   const auto add = [&](std::span<const std::byte> bytes) {
@@ -174,7 +174,7 @@ SavedState StateStore::load(const std::string& id, const std::string& owner) con
       const auto [end, status] = std::from_chars(written.data(), written.data() + written.size(), value);
       if (status != std::errc{} || end != written.data() + written.size() || value < T{}) throw damaged();
     };
-    // Who does not own it does not learn that it is there.
+    // 404, so that only the owner learns that the id exists.
     if (text("owner") != owner) throw unknown_state();
     if (text("essh") != "served state 1") throw damaged();
     if (text("model") != options_.model || text("precision") != options_.precision)

@@ -13,42 +13,42 @@
 
 namespace essh::serve {
 
-// Where a text has got to, so that another request can go on.
+// The state after a text, from which another request continues.
 struct SavedState {
   Tier tier = {};
   StateSnapshot state = {};
-  std::vector<TokenId> pending = {};  // drawn and not fed yet
+  std::vector<TokenId> pending = {};  // drawn but not fed
   SamplerState sampler = {};
 };
 
 struct StateStoreOptions {
   std::filesystem::path folder = {};
-  std::uint64_t quota = std::uint64_t{1} << 30;  // bytes of all files
-  std::string model = {};                        // its hash
+  std::uint64_t quota = std::uint64_t{1} << 30;  // total bytes of all files
+  std::string model = {};                        // hash of the model
   std::string precision = {};
 };
 
-// States in files of one folder, under names that the store chooses. A state can be read by its owner alone, and by the
-// model and precision that wrote it. May be used from any thread.
+// States in files of one folder, under names chosen by the store. A state is readable only by its owner, and only with
+// the model and precision that wrote it. Callable from any thread.
 class StateStore {
  public:
   struct Receipt {
-    std::string id = {};  // empty if it could not be saved
+    std::string id = {};  // empty if saving failed
     std::uint64_t bytes = 0;
     std::string error = {};
   };
 
-  // Takes over the states that are in the folder.
+  // Finds the states already in the folder.
   explicit StateStore(StateStoreOptions options);
   ~StateStore() { stop(); }
 
-  // Writes on a thread of the store and tells `done` there.
+  // Writes on the store's thread and calls `done` there.
   void save(SavedState state, std::string owner, std::function<void(Receipt)> done);
-  // 404 for an id that is not one of this owner's, 409 for a state of another model or precision, or a damaged one.
+  // 404 for an id that does not belong to this owner; 409 for a damaged state or one of another model or precision.
   SavedState load(const std::string& id, const std::string& owner) const;
   void remove(const std::string& id, const std::string& owner);
   bool full() const;
-  // Writes what is waiting; nothing is told afterwards.
+  // Writes the waiting states; `done` is not called afterwards.
   void stop();
 
  private:

@@ -1,5 +1,5 @@
 "use strict";
-// The console of `essh serve`. Text of a model reaches the page by textContent alone.
+// The console of `essh serve`. Text of a model is inserted only as textContent.
 
 const $ = (id) => document.getElementById(id);
 
@@ -10,7 +10,7 @@ function make(tag, name, text) {
   return node;
 }
 
-// ---- Numbers as people read them
+// Numbers.
 
 function short(value, units) {
   let unit = 0;
@@ -18,7 +18,7 @@ function short(value, units) {
   const digits = unit === 0 ? 0 : Math.abs(value) < 9.995 ? 2 : Math.abs(value) < 99.95 ? 1 : 0;
   return `${value.toFixed(digits)}${units[unit] ? "\u202f" + units[unit] : ""}`;
 }
-// 4.00 M as a place on an axis is 4 M.
+// Drops trailing zeros of axis labels: 4.00 M -> 4 M.
 const round = (text) => text.replace(/\.0+(?!\d)|(\.\d*[1-9])0+(?!\d)/, "$1");
 const count = (value) => short(value, ["", "k", "M", "G", "T"]);
 const bytes = (value) => short(value, ["B", "kB", "MB", "GB", "TB"]);
@@ -26,7 +26,7 @@ const rate = (value) => (value < 99.5 ? value.toFixed(1) : value.toFixed(0));
 const time = (ms) => (ms < 999.5 ? `${ms.toFixed(0)}\u202fms` : `${(ms / 1000).toFixed(2)}\u202fs`);
 const percent = (p) => (p >= 0.1 ? `${(100 * p).toFixed(0)}\u202f%` : p >= 0.001 ? `${(100 * p).toFixed(1)}\u202f%` : "<\u202f0.1\u202f%");
 
-// ---- What is remembered
+// Settings in the browser's storage.
 
 const memory = {
   get(store, key) {
@@ -45,7 +45,7 @@ const state = {
   turns: [], running: new Set(), session: new Map(), mode: "chat", plot: "quality",
 };
 
-// ---- The server
+// Requests to the server.
 
 class ServerError extends Error {
   constructor(status, message) {
@@ -74,7 +74,7 @@ async function ask(path, options = {}) {
 }
 const read = async (path) => (await ask(path)).json();
 
-// The data of server-sent events, one by one.
+// Yields the data of server-sent events.
 async function* events(reply) {
   const reader = reply.body.getReader();
   const decoder = new TextDecoder();
@@ -91,7 +91,7 @@ async function* events(reply) {
   }
 }
 
-// ---- Tokens with their probabilities
+// Tokens with their probabilities.
 
 const tokenBytes = (token) => {
   if (token.bytes) return Uint8Array.from(token.bytes);
@@ -100,7 +100,7 @@ const tokenBytes = (token) => {
   return new TextEncoder().encode(token.token);
 };
 
-// Chat and completions have different forms of the same facts: [{token, bytes?, logprob, top: [{token, logprob}]}].
+// Chat and completions have different forms; both become [{token, bytes?, logprob, top: [{token, logprob}]}].
 function readLogprobs(logprobs) {
   if (!logprobs) return [];
   if (logprobs.content) return logprobs.content.map(({ token, bytes: raw, logprob, top_logprobs: top }) => ({ token, bytes: raw, logprob, top }));
@@ -110,8 +110,8 @@ function readLogprobs(logprobs) {
   }));
 }
 
-// Shows text as it comes, each token a span that knows its probabilities. The text is what counts: tokens are laid
-// over it, and one that does not fit (an end of text, half a character) gets no span.
+// Shows text as it arrives, each token a span with its probabilities. The text is authoritative: a token that does not
+// match it (an end of text, a partial character) gets no span.
 class Text {
   constructor(node) {
     this.node = node;
@@ -166,13 +166,13 @@ function showProbabilities(span) {
   placeProbabilities();
 }
 
-// Beside the token they belong to, wherever it has been scrolled to.
+// Follows the active token when the page scrolls.
 function placeProbabilities() {
   const span = document.querySelector(".tok.active");
   if (!span) return;
   const popover = $("popover");
   popover.hidden = false;
-  // A token over a line break is where most of it is.
+  // For a token across a line break, its widest rectangle.
   const at = [...span.getClientRects()].reduce((a, b) => (b.width > a.width ? b : a));
   const below = at.bottom + 8 + popover.offsetHeight < innerHeight;
   popover.style.left = `${Math.max(8, Math.min(at.left - 12, innerWidth - popover.offsetWidth - 8))}px`;
@@ -205,7 +205,7 @@ function connectProbabilities(box) {
   });
 }
 
-// ---- One answer of one side
+// One answer of one side.
 
 const setting = (id) => {
   const input = $(id);
@@ -303,7 +303,7 @@ async function copy(answer, button, turn) {
   setTimeout(() => { button.textContent = "Copy"; }, 1500);
 }
 
-// The server says which capacity answers; it need not be the one that was asked for.
+// The server names the capacity that answers, which may differ from the one asked for.
 function nameAnswering(answer, model) {
   if (!model || labelOf(model) === answer.tier.label) return;
   const label = labelOf(model);
@@ -356,7 +356,7 @@ async function run(turn, answer) {
   describe(answer);
   showSpeed(answer.side);
   const speed = state.sides[answer.side].speed;
-  // Two at once share the machine: their speed is not that of one.
+  // Two answers at once share the machine, so their speeds are not recorded.
   if (speed.rate && answer.tokens >= 8 && turn.answers.length === 1) {
     const known = state.session.get(answer.tier.label) || { parameters: answer.tier.essh.parameters, rates: [] };
     known.rates.push(speed.rate);
@@ -371,7 +371,7 @@ async function run(turn, answer) {
   $("status").textContent = answer.ended === "failed" ? "The answer failed" : `${answer.tier.label} has answered`;
 }
 
-// Only the last turn can be answered again; by the tiers chosen now.
+// Only the last turn can be answered again, with the tiers chosen in the panel.
 function refreshAgain(turn) {
   for (const button of document.querySelectorAll(".again")) button.remove();
   if (state.running.size > 0 || !turn) return;
@@ -415,7 +415,7 @@ function refreshButtons() {
   $("send").disabled = $("input").value === "";
 }
 
-// ---- Capacity
+// Capacity.
 
 const labelOf = (id) => (id.includes("@") ? id.slice(id.lastIndexOf("@") + 1) : id);
 
@@ -424,7 +424,7 @@ function facts(side) {
   const rows = [["State", bytes(essh.state_bytes)], ["Attention cache", bytes(essh.kv_bytes)], ["Per token", `${count(essh.flops_per_token)}FLOP`],
     ["Tokens/s", speed?.rate ? rate(speed.rate) : "–"], ["First token", speed?.first ? time(speed.first) : "–"],
     ["Share", percent(essh.parameter_fraction)]];
-  // Two sides leave room for what differs while they answer.
+  // With two sides, only the rows that differ during an answer.
   if ($("compare").checked) rows.splice(0, 6, rows[0], rows[3], rows[4]);
   return rows.flatMap(([name, value]) => {
     const pair = make("div");
@@ -452,7 +452,7 @@ function choose(side, tier) {
   drawPlot();
 }
 
-// A budget between the tiers: the server knows what it costs. Only the last one asked for counts.
+// A budget between the tiers; the server computes its cost. Only the latest request counts.
 async function chooseBudget(side, xi) {
   const id = `${state.name}@xi=${xi}`;
   state.sides[side].wanted = id;
@@ -471,7 +471,7 @@ function slide(side) {
   choose(side, state.tiers[Number(slider.value)]);
 }
 
-// Tiers by their numbers, or any budget.
+// Sliders over tiers, or over any budget.
 function setUpSliders() {
   if (state.tiers.length === 0) return;
   const free = $("free").checked;
@@ -490,7 +490,7 @@ function setUpSliders() {
   }
 }
 
-// ---- The plot
+// The plot.
 
 const SVG = "http://www.w3.org/2000/svg";
 function draw(parent, tag, attributes, text) {
@@ -503,7 +503,7 @@ function draw(parent, tag, attributes, text) {
 
 const middle = (values) => [...values].sort((a, b) => a - b)[Math.floor(values.length / 2)];
 
-// What the chosen plot shows: {title, form: a value as text, points: [{tier, x, y, session: measured in this tab}]}.
+// Data of the chosen plot: {title, form: a value as text, points: [{tier, x, y, session: measured in this tab}]}.
 function plotData() {
   const points = state.frontier.points;
   const place = (known, value) => points.filter(known).map((p) => ({ tier: p.tier, x: p.parameters, y: value(p) }));
@@ -587,7 +587,7 @@ function drawPlot() {
   }
 }
 
-// ---- Page
+// The page.
 
 function setTheme(theme) {
   if (theme === "auto") delete document.documentElement.dataset.theme;
@@ -661,7 +661,7 @@ async function load() {
   if ($("key-dialog").open) $("key-dialog").close();
   state.name = models.data[0].id;
   state.tiers = models.data.slice(1).map((model) => ({ ...model, label: labelOf(model.id) }));
-  // What answers by default is a tier, or stands among the tiers.
+  // The default capacity is listed with the tiers even if it is not one of them.
   const standard = { ...models.data[0], label: models.data[0].tier };
   if (!state.tiers.some((tier) => tier.capacity === standard.capacity)) state.tiers.push(standard);
   state.tiers.sort((a, b) => a.essh.parameters - b.essh.parameters);
