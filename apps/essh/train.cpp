@@ -8,22 +8,28 @@
 #include "essh/base/json.h"
 #include "essh/base/units.h"
 #include "essh/config/fields.h"
+#include "essh/train/named_settings.h"
 #include "essh/train/run.h"
 
 namespace essh::verbs {
 namespace {
 
 struct Options {
-  std::string recipe, out, data;
+  std::string recipe, named, out, data;
   std::vector<std::string> settings;
   RunOptions run;
   DeviceOptions device;
   bool dry_run = false, print_recipe = false, json = false;
 };
 
-void print_estimate(const RunEstimate& e, bool json) {
-  if (json) {
-    const Json object = {{"parameters", e.parameters},
+void print_estimate(const RunEstimate& e, const Options& o, const std::vector<RecipeDifference>& changes) {
+  if (o.json) {
+    Json changed = Json::object();
+    for (const auto& [field, before, after] : changes) changed[field] = parse_json(after, field);
+    const Json object = {{"recipe", o.recipe},
+                         {"named_settings", o.named.empty() ? Json(nullptr) : Json(o.named)},
+                         {"changed", changed},
+                         {"parameters", e.parameters},
                          {"weights_bytes", e.weights_bytes},
                          {"gradient_bytes", e.gradient_bytes},
                          {"moment_bytes", e.moment_bytes},
@@ -41,6 +47,9 @@ void print_estimate(const RunEstimate& e, bool json) {
     fmt::print("{}\n", to_text(object, 2));
     return;
   }
+  fmt::print("recipe       {}{}\n", o.recipe, o.named.empty() ? "" : ", with the settings of " + o.named);
+  for (const auto& [field, before, after] : changes)
+    fmt::print("             {}: {} instead of {}\n", field, after, before);
   fmt::print("parameters   {}\n", e.parameters);
   fmt::print("memory       weights {}, gradients {}, moments {}, activations {}", format_bytes(e.weights_bytes),
              format_bytes(e.gradient_bytes), format_bytes(e.moment_bytes), format_bytes(e.activation_bytes));
@@ -62,14 +71,16 @@ void print_estimate(const RunEstimate& e, bool json) {
 void run(const Options& o) {
   auto settings = o.settings;
   if (!o.data.empty()) settings.push_back("data.path=" + to_text(Json(o.data)));
-  const auto recipe = load_recipe(o.recipe, settings);
+  const auto recipe = load_recipe(o.recipe, settings, o.named);
   if (o.print_recipe) return fmt::print("{}", recipe_yaml(recipe));
   if (recipe.data.path.empty() && recipe.data.task.empty())
     fail(ErrorKind::Usage,
          "train: say what to train on: --data FOLDER (`essh prepare` makes one), or data.task in the recipe");
   if (o.dry_run) {
     OpenDevice device(o.device);
-    return print_estimate(estimate_run(recipe, device.stream), o.json);
+    std::vector<RecipeDifference> changes;
+    if (!o.named.empty()) changes = recipe_differences(load_recipe(o.recipe, {}), recipe);
+    return print_estimate(estimate_run(recipe, device.stream), o, changes);
   }
   if (o.out.empty()) fail(ErrorKind::Usage, "train: say where to: -o RUN");
   OpenDevice device(o.device);
@@ -84,6 +95,10 @@ void add_train(Verb& app) {
   auto o = std::make_shared<Options>();
   verb->add_option("RECIPE", o->recipe, fmt::format("a YAML file, or one of {}", fmt::join(recipe_names(), ", ")))
       ->required();
+  verb->add_option("--recipe", o->named,
+                   fmt::format("{}: replaces the recipe's settings of optimizer, capacities and refinement by the "
+                               "paper's, before --set",
+                               fmt::join(settings_names(), ", ")));
   verb->add_option("-o,--out", o->out, "the run folder");
   verb->add_option("--data", o->data, "a folder made by `essh prepare` (data.path of the recipe)");
   verb->add_option("--set", o->settings, "a setting of the recipe, e.g. run.steps=200; may be repeated")
@@ -96,7 +111,7 @@ void add_train(Verb& app) {
   o->device.add_places(*verb);
   verb->add_flag("--print-recipe", o->print_recipe, "print every field of the recipe as YAML, then stop");
   verb->add_flag("--dry-run", o->dry_run,
-                 "print parameters, memory, share of reduced capacities, FLOPs and the expected time, then stop");
+                 "print recipe, parameters, memory, share of reduced capacities, FLOPs and expected time, then stop");
   verb->add_flag("--json", o->json, "print JSON (with --dry-run)");
   verb->footer(
       "Example: essh train tiny --data data/headers -o runs/tiny --set run.steps=400\n         essh train tiny --data "

@@ -87,6 +87,19 @@ TEST(CapacitySampler, FullCapacityOnlyDuringWarmUpAndForDense) {
   EXPECT_EQ(share_of_full(make({.sampling = "dense"}), 0, 50), 1.0);
 }
 
+TEST(CapacitySampler, TheWarmUpEndsWithItsTokensOrItsShareOfTheSteps) {
+  const auto mixed = [](const CapacitySampler& sampler, Index step, double tokens) {
+    const auto drawn = sampler.draw(step, tokens, 64);
+    EXPECT_EQ(sampler.warming_up(step, tokens), std::count(drawn.begin(), drawn.end(), 1.0) == 64);
+    return !sampler.warming_up(step, tokens);
+  };
+  const auto sampler = make({.warmup_tokens = 500, .warmup_share = 0.1});
+  EXPECT_FALSE(mixed(sampler, kSteps / 10 - 1, 499));
+  EXPECT_TRUE(mixed(sampler, kSteps / 10, 499));
+  EXPECT_TRUE(mixed(sampler, 3, 500));
+  EXPECT_FALSE(mixed(make({.warmup_tokens = 500}), kSteps - 1, 499)) << "no limit by default";
+}
+
 TEST(CapacitySampler, IsAPureFunctionOfSeedAndStep) {
   const auto a = make({}), b = make({});
   for (Index step = 0; step < 50; ++step) EXPECT_EQ(a.draw(step, 1e12, 16), b.draw(step, 1e12, 16));

@@ -93,9 +93,14 @@ double CapacitySampler::weight_of(double budget) const {
   return high == low ? above->second : below->second + (above->second - below->second) * (at - low) / (high - low);
 }
 
+bool CapacitySampler::warming_up(Index step, double tokens_seen) const {
+  return tokens_seen < recipe_.warmup_tokens &&
+         static_cast<double>(step) < recipe_.warmup_share * static_cast<double>(steps_);
+}
+
 std::vector<double> CapacitySampler::draw(Index step, double tokens_seen, Index count) const {
   std::vector<double> drawn(static_cast<std::size_t>(count), 1.0);
-  const bool active = weighted(recipe_.sampling) ? !weights_.empty() : tokens_seen >= recipe_.warmup_tokens;
+  const bool active = weighted(recipe_.sampling) ? !weights_.empty() : !warming_up(step, tokens_seen);
   if (recipe_.sampling == "dense" || !active) return drawn;
   auto choices = available(step);
   std::vector<double> weights(choices.size(), 1.0);
@@ -191,7 +196,7 @@ std::optional<ReducedShares> reduced_shares(const Recipe& recipe, const ModelCon
   Index reduced = 0, mixed_steps = 0;
   for (Index step = 0; step < recipe.run.steps; ++step) {
     const double tokens = static_cast<double>(step * recipe.run.batch * recipe.data.context);
-    if (tokens < recipe.elastic.warmup_tokens) continue;
+    if (sampler.warming_up(step, tokens)) continue;
     ++mixed_steps;
     const auto drawn = sampler.draw(step, tokens, count);
     reduced += count - std::count(drawn.begin(), drawn.end(), 1.0);

@@ -15,6 +15,8 @@ class CapacitySampler {
 
   // Budgets of the step's `count` micro-batches, 1 for full capacity.
   std::vector<double> draw(Index step, double tokens_seen, Index count) const;
+  // True while the recipe's warm-up keeps every micro-batch at full capacity.
+  bool warming_up(Index step, double tokens_seen) const;
 
   // For gap and adaptive sampling: validation losses by budget, 1 included. Called before the first step and every 500
   // steps.

@@ -11,6 +11,7 @@
 #include "essh/config/yaml.h"
 #include "essh/model/slice.h"
 #include "essh/spectral/modal_init.h"
+#include "essh/train/named_settings.h"
 
 namespace essh {
 namespace {
@@ -173,7 +174,17 @@ std::vector<std::string> recipe_names() {
   return names;
 }
 
-Recipe load_recipe(const std::string& name_or_path, const std::vector<std::string>& settings) {
+Recipe load_recipe(const std::string& name_or_path, const std::vector<std::string>& settings,
+                   const std::string& named) {
+  if (!named.empty()) {
+    std::vector<std::string> of_model;
+    for (const auto& setting : settings) {
+      if (setting.starts_with("model.preset=")) of_model.push_back(setting);
+    }
+    auto all = named_settings(named, name_or_path, load_recipe(name_or_path, of_model).model.preset);
+    all.insert(all.end(), settings.begin(), settings.end());
+    return load_recipe(name_or_path, all);
+  }
   if (std::filesystem::is_regular_file(name_or_path))
     return parse_recipe(read_text(name_or_path, kRecipeBytes), name_or_path, settings);
   for (const auto& [name, text] : kRecipes) {

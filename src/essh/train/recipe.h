@@ -66,6 +66,7 @@ struct ElasticRecipe {
   bool joint = false;
   double smallest_share = 0;
   double warmup_tokens = 250e6;
+  double warmup_share = 1;
   std::vector<double> budgets = {};
   std::vector<double> parameter_targets = {};
   Index budget_channels = 0;
@@ -196,6 +197,8 @@ void fields(Visitor& visit, ElasticRecipe& r) {
               .min = 0,
               .max = 1});
   visit("warmup_tokens", r.warmup_tokens, Field{.help = "full capacity only until then", .min = 0, .max = 1e15});
+  visit("warmup_share", r.warmup_share,
+        Field{.help = "the same as a share of the run's steps; whichever ends first", .min = 0, .max = 1});
   visit("budgets", r.budgets, Field{.help = "sampled capacities; empty for the paper's ten", .min = 0, .max = 1});
   visit("parameter_targets", r.parameter_targets,
         Field{.help = "instead of budgets: sampled capacities by their parameter counts; up to 1, shares of the full "
@@ -273,8 +276,10 @@ void fields(Visitor& visit, Recipe& r) {
 
 // Reads YAML and then the settings "run.steps=100"; unknown keys are errors that suggest the nearest name.
 Recipe parse_recipe(const std::string& yaml, const std::string& place, const std::vector<std::string>& settings);
-// A recipe file, or a built-in recipe of recipe_names().
-Recipe load_recipe(const std::string& name_or_path, const std::vector<std::string>& settings);
+// A recipe file, or a built-in recipe of recipe_names(). The settings of a name of settings_names(), if given, are
+// applied before `settings`.
+Recipe load_recipe(const std::string& name_or_path, const std::vector<std::string>& settings,
+                   const std::string& named = {});
 std::vector<std::string> recipe_names();
 // Every field with its value, as YAML that parse_recipe reads back.
 std::string recipe_yaml(const Recipe& recipe);
