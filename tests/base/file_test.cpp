@@ -88,7 +88,7 @@ TEST_F(FileTest, ErrorsNameTheFile) {
   EXPECT_THROW(InputFile(folder / "long").read(8, buffer), Error);
 }
 
-// T8
+// Fault T8: two writers of one folder.
 TEST_F(FileTest, LockIsExclusiveAndNamesItsHolder) {
   FileLock held(folder / "lock");
   try {
@@ -230,7 +230,7 @@ TEST_F(FileTest, ALimitOnTheSizeOfFilesIsAnError) {
   EXPECT_TRUE(fs::is_empty(folder));
 }
 
-// M8
+// Fault M8: a mapped file that shrinks.
 TEST_F(FileTest, AMappedFileThatShrinksEndsWithItsName) {
   write_durably(folder / "shard", std::string(1 << 16, 'x'));
   const int output = ::open((folder / "words").c_str(), O_RDWR | O_CREAT, 0666);

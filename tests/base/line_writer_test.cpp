@@ -38,7 +38,7 @@ TEST_F(LineWriterTest, AppendsInOrderAndFlushes) {
   EXPECT_EQ(read_text(folder / "lines", 1u << 20), expected + "last\n");
 }
 
-// T9: a pipe without a reader simulates a disk that does not respond. A blocking caller would wait for ever.
+// Fault T9: a pipe without a reader simulates a disk that does not respond.
 TEST_F(LineWriterTest, NeverWaitsForWhatTakesTheLines) {
   const auto path = folder / "pipe";
   ASSERT_EQ(::mkfifo(path.c_str(), 0600), 0);

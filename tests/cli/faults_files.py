@@ -1,5 +1,5 @@
 """What whole commands do about odd files: outputs that are no regular files, inputs that are pipes, files that shrink
-while they are in use, limits, signals and left-overs. Labels (M8) are those of the list of faults that essh survives."""
+while they are in use, limits, signals and left-overs. Labels (M8) are those of docs/reliability.md."""
 import json
 import os
 import pathlib

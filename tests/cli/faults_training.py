@@ -1,6 +1,5 @@
-"""What a training run survives as a whole command. Labels (T2) are those of the list of faults that essh survives; T1 is
-train_kill.py and prepare_restart.py, T5 is in train_ranks.py, T3, T4 and T8 are unit tests in tests/train, the slow log disk of
-T9 is in tests/base/line_writer_test.cpp."""
+"""What a training run survives as a whole command. Labels (T2) are those of docs/reliability.md, which names the other
+tests of these faults."""
 import json
 import os
 import pathlib

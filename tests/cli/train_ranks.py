@@ -117,7 +117,7 @@ class TrainRanks(unittest.TestCase):
         self.assertEqual(process.returncode, EXIT_INTERRUPTED, words)
         self.assertTrue(any(name.startswith("step-") for name in os.listdir(os.path.join(folder, "checkpoints"))))
 
-    # T5
+    # Fault T5 of docs/reliability.md.
     def test_a_dead_rank_ends_the_others(self):
         folder = os.path.join(self.place, "dead")
         process = start(2, *command(self.data, folder, "--set", "run.steps=100000"))

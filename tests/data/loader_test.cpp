@@ -129,7 +129,7 @@ TEST_F(LoaderTest, TooLittleTextIsSaid) {
   EXPECT_EQ(dataset.valid().windows(1'000'000), 0);
 }
 
-// T7
+// Fault T7: damaged data.
 TEST_F(LoaderTest, DamageNamesTheShard) {
   const auto path = data / "train-00001.bin";
   const auto good = read_text(path, 1u << 20);

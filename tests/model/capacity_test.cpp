@@ -98,7 +98,7 @@ TEST(Capacity, NamesAreFoundOrExplained) {
   EXPECT_THROW(preset("370n"), Error);
 }
 
-// M6
+// Fault M6: contradictions in a config.
 TEST(Config, RoundTripsAndNamesContradictions) {
   const auto config = preset("1.5b");
   EXPECT_EQ(to_text(config_json(parse_config(config_json(config), "c"))), to_text(config_json(config)));

@@ -24,7 +24,7 @@ struct ModelFolderTest : TempFolderTest {
   }
 };
 
-// M6
+// Fault M6: tensors that do not fit the config.
 TEST_F(ModelFolderTest, EveryTensorThatDoesNotFitTheConfigIsListed) {
   EXPECT_NO_THROW(load_model(model));
   auto object = read_json(model / "config.json");
@@ -43,7 +43,7 @@ TEST_F(ModelFolderTest, EveryTensorThatDoesNotFitTheConfigIsListed) {
   EXPECT_NE(message_of([&] { load_model(model); }).find("is not part of this model"), std::string::npos);
 }
 
-// M7
+// Fault M7: weights that are not finite.
 TEST_F(ModelFolderTest, ValuesThatAreNotFiniteAreCountedAndRefused) {
   auto loaded = load_model(model);
   loaded.parameters.tensor(0)[3] = NAN;

@@ -61,7 +61,7 @@ TEST_P(SafetensorsFault, HasItsOwnMessage) {
   EXPECT_EQ(message_of([&] { open_image(GetParam().bytes); }), std::string("here: ") + GetParam().message);
 }
 
-// M1
+// Fault M1: wrong header lengths.
 const auto kLengthFaults = ::testing::Values(
     Fault{"file of 7 bytes", std::string(7, '\0'),
           "7 bytes, too short for a safetensors file; it is truncated or of another kind"},
@@ -76,7 +76,7 @@ const auto kLengthFaults = ::testing::Values(
           "damaged"});
 INSTANTIATE_TEST_SUITE_P(Length, SafetensorsFault, kLengthFaults);
 
-// M2
+// Fault M2: invalid headers.
 const auto kJsonFaults = ::testing::Values(
     Fault{"not UTF-8", image("{\"\xff\":1}", 0), "the header is not UTF-8 at header byte 2"},
     Fault{"overlong UTF-8", image("{\"\xc0\xaf\":1}", 0), "the header is not UTF-8 at header byte 2"},
@@ -141,7 +141,7 @@ const auto kTensorFaults = ::testing::Values(
     Fault{"reversed", image(two_with("[0,8]", "[8,0]"), 16), "tensor \"a\": data_offsets [8, 0] are reversed"});
 INSTANTIATE_TEST_SUITE_P(Tensor, SafetensorsFault, kTensorFaults);
 
-// M3
+// Fault M3: overlapping data and gaps.
 const auto kLayoutFaults = ::testing::Values(
     Fault{"overlap", image(two_with("[8,16]", "[4,12]"), 12), "the data of tensors \"a\" and \"b\" overlap at byte 4"},
     Fault{"aliases", image(two_with("[8,16]", "[0,8]"), 8), "the data of tensors \"a\" and \"b\" overlap at byte 0"},

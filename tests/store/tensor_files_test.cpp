@@ -124,7 +124,7 @@ TEST_F(TensorFilesTest, MalformedIndex) {
   EXPECT_EQ(refusal(), "the key \"a\" occurs twice in one object");
 }
 
-// M5
+// Fault M5: names that lead out of the folder.
 TEST_F(TensorFilesTest, NamesOutsideTheFolderAreNeverOpened) {
   fs::create_directory(folder / "sub");
   write_ten(folder / "sub", 4000);

@@ -53,7 +53,7 @@ TEST(TokenizerJson, IgnoresMergesOnlyWhenAsked) {
   EXPECT_EQ(read_tokenizer_json(to_text(file), "here")->encode("cab"), (std::vector<TokenId>{6}));
 }
 
-// M9
+// Fault M9: invalid tokenizer files.
 TEST(TokenizerJson, NamesWhatIsWrong) {
   const auto with = [](auto change) {
     Json file = small_file();

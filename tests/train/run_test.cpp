@@ -108,7 +108,7 @@ TEST_F(RunTest, ARunWithoutAWholeCheckpointStartsOverOnlyWhenAsked) {
   EXPECT_TRUE(fs::exists(run / "pretrained.2"));
 }
 
-// Fault T7: relative paths of data.
+// Fault T7: other data under the same name.
 TEST_F(RunTest, TheDataOfARunDoesNotDependOnWhereACommandIsCalled) {
   auto settings = recipe();
   const auto absolute = settings.data.path;
