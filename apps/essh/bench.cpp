@@ -25,7 +25,7 @@ struct Options {
   std::vector<Index> lengths = {2048};
   TrainingBench training;
   PrefillBench prefill;
-  bool mixed = false, residual_in_fp32 = false, profile = false, last_logit = false, json = false;
+  bool mixed = false, residual_in_bf16 = false, profile = false, last_logit = false, json = false;
 };
 
 Json sample_fields(const Rates& rates) {
@@ -56,7 +56,7 @@ void print_peak(Device device) {
 void bench_training(const Options& o) {
   OpenDevice device(o.device);
   auto config = preset(o.model);
-  config.residual_in_fp32 = o.residual_in_fp32;
+  config.residual_in_fp32 = !o.residual_in_bf16;
   auto bench = o.training;
   if (o.mixed) {
     const auto names = recipe_names();
@@ -80,7 +80,7 @@ void bench_training(const Options& o) {
                    {"accumulation", o.training.accumulation},
                    {"context", o.training.context},
                    {"mixed", o.mixed},
-                   {"residual_in_fp32", o.residual_in_fp32},
+                   {"residual_in_fp32", !o.residual_in_bf16},
                    {"optimizer", o.training.optimizer.algorithm},
                    {"shares", shares},
                    {"teacher_passes", result.teacher_passes},
@@ -99,7 +99,7 @@ void bench_training(const Options& o) {
         o.mixed ? fmt::format(", {} of {} micro-batches below full capacity, {} with a teacher", reduced, all,
                               result.teacher_passes)
                 : "",
-        o.residual_in_fp32 ? ", residual in float32" : "", format_count(result.rates.mean()),
+        o.residual_in_bf16 ? ", residual in bf16" : "", format_count(result.rates.mean()),
         format_count(result.rates.deviation()), format_count(result.flops_per_token * result.rates.mean()),
         format_bytes(static_cast<double>(result.state_bytes)),
         format_bytes(static_cast<double>(result.activation_bytes)),
@@ -207,8 +207,8 @@ void add_bench(Verb& app) {
     add_number(*kind, "--steps", o->training.steps, "timed steps", 1, 1 << 20)->capture_default_str();
     kind->add_flag("--mixed", o->mixed,
                    "capacities as the sampler draws them after the warm-up, by the recipe of this name or the paper's");
-    kind->add_flag("--residual-in-fp32", o->residual_in_fp32,
-                   "keep the residual stream in float32 where the arithmetic is bf16");
+    kind->add_flag("--residual-in-bf16", o->residual_in_bf16,
+                   "the residual stream in bf16 where the arithmetic is, instead of float32");
     kind->add_option("--optimizer", o->training.optimizer.algorithm, "adamw or muon")->one_of({"adamw", "muon"});
     kind->add_flag("--profile", o->training.profile, "GPU time by kernel, of a few further micro-batches");
     kind->footer("Example: essh bench train 370m --device cuda --micro-batch 8 --accumulation 16");

@@ -56,10 +56,11 @@ double distance(const std::vector<float>& a, const std::vector<float>& b) {
 }
 
 TEST_F(RanksTest, InFloat32TheResidualsTypeChangesNoBit) {
-  const auto plain = train(recipe(), 2, 6), wide = train(recipe({"model.residual_in_fp32=true"}), 2, 6);
+  const auto wide = train(recipe(), 2, 6), plain = train(recipe({"model.residual_in_fp32=false"}), 2, 6);
   EXPECT_TRUE(same_bits(plain.end.weights, wide.end.weights));
   EXPECT_TRUE(same_bits(plain.end.states, wide.end.states));
   EXPECT_TRUE(wide.end.config.residual_in_fp32);
+  EXPECT_FALSE(plain.end.config.residual_in_fp32);
 }
 
 TEST_F(RanksTest, AnyNumberOfRanksMakesTheSameSteps) {

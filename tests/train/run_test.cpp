@@ -177,14 +177,14 @@ TEST_F(RunTest, ACheckpointBelongsToOneRunAndOneRecipe) {
 }
 
 TEST_F(RunTest, TheResidualsTypeBelongsToTheModel) {
-  const auto settings = recipe({"model.residual_in_fp32=true"});
+  const auto settings = recipe({"model.residual_in_fp32=false"});
   ASSERT_EQ(train(settings, {.stop_after = 10}), "interrupted");
-  EXPECT_TRUE(read_config(checkpoint(10)).residual_in_fp32);
+  EXPECT_FALSE(read_config(checkpoint(10)).residual_in_fp32);
   EXPECT_NE(train(recipe()).find("model.residual_in_fp32"), std::string::npos) << "a run keeps its residual";
   ASSERT_EQ(train(settings), "done");
-  EXPECT_TRUE(read_config(run / "pretrained").residual_in_fp32);
+  EXPECT_FALSE(read_config(run / "pretrained").residual_in_fp32);
   ASSERT_EQ(refine(), "done");
-  EXPECT_TRUE(read_config(run / "refined").residual_in_fp32) << "refinement goes on with the model's own";
+  EXPECT_FALSE(read_config(run / "refined").residual_in_fp32) << "refinement goes on with the model's own";
   EXPECT_NE(model_hash(run / "pretrained"), model_of_unbroken_run()) << "the hash covers the config";
 }
 

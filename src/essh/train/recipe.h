@@ -29,7 +29,7 @@ struct ModelRecipe {
   std::string modes = "hankel";
   std::string clock = "input";
   std::string gates = "input";
-  bool residual_in_fp32 = false;
+  bool residual_in_fp32 = true;
   std::string tier = {};
   std::string start = {};
 };
