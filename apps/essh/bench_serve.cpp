@@ -114,10 +114,10 @@ Json measure(const Options& o, const std::string& device) {
   auto load = o.load;
   if (load.requests == 0) load.requests = std::max<Index>(32, 4 * load.concurrency);
   load.stream = !o.whole;
-  // The first request packs the tier's weights.
+  // The first requests pack the tier's weights, tune products and record steps.
   auto warm = load;
-  warm.requests = warm.concurrency = 1;
-  warm.output_tokens = std::min<Index>(2, load.output_tokens);
+  warm.requests = load.concurrency;
+  warm.output_tokens = std::min<Index>(16, load.output_tokens);
   warm.seed = load.seed + 1;
   warm.cancel = 0;
   serve::run_load(warm);

@@ -19,7 +19,7 @@ TEST(Metrics, TextHasEveryFamilyOnce) {
   metrics.answered("/v1/completions", 200, "T4");
   metrics.answered("/x\"\n", 404, "");
   metrics.cached_tokens(2);
-  metrics.stepped({.steps = 1, .drawn = 3, .read = 5});
+  metrics.stepped({.steps = 1, .prompt_steps = 1, .drawn = 3, .read = 5});
   metrics.cancelled("disconnected");
   metrics.observe(Metrics::FirstToken, 0.01);
   const auto text = metrics.text({.running = 1, .queued = 2, .connections = 3, .state_bytes = 4});

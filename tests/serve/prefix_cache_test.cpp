@@ -19,18 +19,17 @@ std::size_t held() {
 // Stores a state of `bytes` bytes, all equal to `mark`.
 void put(PrefixCache& cache, const std::vector<TokenId>& tokens, int mark, std::size_t bytes = 256,
          Capacity capacity = kSmall, const std::string& salt = "") {
-  const std::vector<float> logits = {static_cast<float>(mark)};
-  cache.put(capacity, salt, tokens, logits, bytes,
+  cache.put(capacity, salt, tokens, bytes,
             [&](std::byte* to) { std::fill_n(to, bytes, static_cast<std::byte>(mark)); });
 }
 
-// The mark of a state of `bytes` bytes; -1 if its bytes differ or disagree with the logits.
+// The mark of a state of `bytes` bytes; -1 if its bytes differ.
 int mark_of(const PrefixCache::Found& found, std::size_t bytes = 256) {
   const auto mark = static_cast<int>(found.state.data[0]);
   for (std::size_t i = 0; i < bytes; ++i) {
     if (static_cast<int>(found.state.data[i]) != mark) return -1;
   }
-  return (*found.logits)[0] == static_cast<float>(mark) ? mark : -1;
+  return mark;
 }
 
 TEST(PrefixCache, FindsTheLongestBeginning) {

@@ -173,7 +173,7 @@ TEST(Scheduler, PromptsThatArriveTogetherShareAPass) {
   EXPECT_LE(steps, 9);
   EXPECT_EQ(counted(served.metrics, "essh_prompt_tokens_total{source=\"computed\"}"), 512 * 128);
   EXPECT_EQ(counted(served.metrics, "essh_generated_tokens_total"), 512 * 3);
-  EXPECT_LE(counted(served.metrics, "essh_steps_total"), steps + 2);
+  EXPECT_LE(counted(served.metrics, "essh_steps_total"), steps + 3);
 }
 
 // While a text draws tokens, short prompts wait at most `prompt_wait` steps for each other.
@@ -221,7 +221,7 @@ TEST(Scheduler, AKnownPromptGivesTheBitsOfAFreshOne) {
     for (int round = 0; round < 3; ++round) {
       const auto found = cached.run(job(cached));
       EXPECT_EQ(found->tokens, expected) << round;
-      EXPECT_EQ(found->cached, round == 0 ? 0u : 70u);
+      EXPECT_EQ(found->cached, round == 0 ? 0u : 69u);
     }
     // The next turn contains the whole text; its last token is not in the cached state.
     auto turn = prompt_of(70, 4);
@@ -281,8 +281,8 @@ TEST(Scheduler, TheCacheIsApartByTierAndSalt) {
   EXPECT_EQ(served.run(job("full", "a"))->cached, 0u);
   EXPECT_EQ(served.run(job("full", "b"))->cached, 0u);
   EXPECT_EQ(served.run(job("T1", "a"))->cached, 0u);
-  EXPECT_EQ(served.run(job("full", "a"))->cached, 30u);
-  EXPECT_EQ(served.run(job("T1", "a"))->cached, 30u);
+  EXPECT_EQ(served.run(job("full", "a"))->cached, 29u);
+  EXPECT_EQ(served.run(job("T1", "a"))->cached, 29u);
   EXPECT_EQ(served.run(job("T1", "b"))->cached, 0u);
 }
 

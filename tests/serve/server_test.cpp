@@ -294,7 +294,7 @@ TEST_F(ServerTest, S16KeysDoNotShareStates) {
   };
   EXPECT_EQ(cached("one"), 0);
   EXPECT_EQ(cached("two"), 0);
-  EXPECT_EQ(cached("one"), 8);
+  EXPECT_EQ(cached("one"), 7);
 }
 
 // S17: shutdown.

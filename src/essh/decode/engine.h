@@ -23,7 +23,7 @@ struct EngineOptions {
   // channels and units, instead of in a pass for each tier. Rounding differs then, so a deterministic engine does not.
   bool mixed_tiers = false;
   // On a GPU, tokens of samplers are drawn there too, not from logits on the host. The most likely ones always are.
-  bool sample_on_device = false;
+  bool sample_on_device = true;
   // No recorded launches, for measurements.
   bool eager = false;
   Index piece = 0;  // most tokens of a slot in one pass; 0: chosen for the device

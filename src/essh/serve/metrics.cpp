@@ -66,7 +66,7 @@ void Metrics::cached_tokens(std::int64_t count) {
 void Metrics::stepped(const Step& step) {
   const std::lock_guard lock(mutex_);
   steps_ += static_cast<std::uint64_t>(step.steps);
-  prompt_steps_ += step.read > 0;
+  prompt_steps_ += static_cast<std::uint64_t>(step.prompt_steps);
   generated_ += static_cast<std::uint64_t>(step.drawn);
   computed_ += static_cast<std::uint64_t>(step.read);
   for (const double gap : step.gaps) durations_[BetweenTokens].observe(gap);

@@ -40,7 +40,7 @@ class Metrics {
   // Totals of engine steps: tokens drawn, prompt tokens computed, and for each token after the first of its text the
   // seconds since the previous one.
   struct Step {
-    std::int64_t steps = 0, drawn = 0, read = 0;
+    std::int64_t steps = 0, prompt_steps = 0, drawn = 0, read = 0;
     std::vector<double> gaps = {};
   };
   void stepped(const Step& step);

@@ -54,15 +54,14 @@ PrefixCache::Found PrefixCache::find(Capacity capacity, const std::string& salt,
           .state = {.capacity = capacity,
                     .position = std::ssize(best->tokens),
                     .data = memory_->as<std::byte>() + best->begin},
-          .logits = best->logits,
           .memory = memory_};
 }
 
-void PrefixCache::put(Capacity capacity, const std::string& salt, std::span<const TokenId> tokens,
-                      std::span<const float> logits, std::size_t bytes, const std::function<void(std::byte*)>& write) {
+void PrefixCache::put(Capacity capacity, const std::string& salt, std::span<const TokenId> tokens, std::size_t bytes,
+                      const std::function<void(std::byte*)>& write) {
   Entry entry{.hash = start_hash(capacity, salt), .capacity = capacity, .salt = salt};
   entry.room = (bytes + kAlignment - 1) / kAlignment * kAlignment;
-  entry.bytes = entry.room + logits.size_bytes() + tokens.size_bytes() + salt.size();
+  entry.bytes = entry.room + tokens.size_bytes() + salt.size();
   if (entry.bytes > budget_ || tokens.empty()) return;
   // The reference keeps the memory alive if give_way() runs in another thread.
   const auto memory = memory_for(entry.room);
@@ -78,9 +77,6 @@ void PrefixCache::put(Capacity capacity, const std::string& salt, std::span<cons
       if (entries_.empty()) return;
       drop(std::prev(entries_.end()));
     }
-    // Reuses memory: for the logits of a whole vocabulary an allocation costs more than the copy.
-    entry.logits = spare_ && !logits.empty() ? std::exchange(spare_, nullptr) : std::make_shared<std::vector<float>>();
-    entry.logits->assign(logits.begin(), logits.end());
     begin = entry.begin;
     bytes_ += entry.bytes;
     ++lengths_[tokens.size()];
@@ -146,7 +142,6 @@ void PrefixCache::drop(Place entry) {
       }
     }
   }
-  if (!entry->logits->empty() && entry->logits.use_count() == 1) spare_ = std::move(entry->logits);
   entries_.erase(entry);
 }
 
@@ -159,7 +154,6 @@ bool PrefixCache::give_way() {
   by_hash_.clear();
   lengths_.clear();
   free_.clear();
-  spare_.reset();
   bytes_ = 0;
   memory_.reset();
   budget_ = budget_ / 2;

@@ -26,20 +26,19 @@ class PrefixCache {
   PrefixCache(std::size_t budget, Device device);
 
   struct Found {
-    std::size_t tokens = 0;  // 0: nothing found
-    PackedState state = {};  // valid until the next put()
-    std::shared_ptr<const std::vector<float>> logits = nullptr;
+    std::size_t tokens = 0;                    // 0: nothing found
+    PackedState state = {};                    // valid until the next put()
     std::shared_ptr<Buffer> memory = nullptr;  // holds `state`
   };
-  // The longest cached prefix of `tokens` under this salt. `logits` is empty for a state saved at the end of a text.
+  // The longest cached prefix of `tokens` under this salt.
   Found find(Capacity capacity, const std::string& salt, std::span<const TokenId> tokens);
   // Stores the state after `tokens`; `write` copies its `bytes` to the given device address. Does nothing if the state
   // is larger than the budget.
-  void put(Capacity capacity, const std::string& salt, std::span<const TokenId> tokens, std::span<const float> logits,
-           std::size_t bytes, const std::function<void(std::byte*)>& write);
+  void put(Capacity capacity, const std::string& salt, std::span<const TokenId> tokens, std::size_t bytes,
+           const std::function<void(std::byte*)>& write);
 
   bool enabled() const { return budget_ > 0; }
-  // Bytes of all states with their keys and logits.
+  // Bytes of all states with their keys.
   std::size_t bytes() const;
 
  private:
@@ -48,7 +47,6 @@ class PrefixCache {
     Capacity capacity = {};
     std::string salt = {};
     std::vector<TokenId> tokens = {};
-    std::shared_ptr<std::vector<float>> logits = nullptr;
     std::size_t begin = 0, room = 0;  // in memory_
     std::size_t bytes = 0;            // total
   };
@@ -63,10 +61,9 @@ class PrefixCache {
   mutable std::mutex mutex_;
   std::atomic<std::size_t> budget_;
   std::size_t bytes_ = 0;
-  std::shared_ptr<Buffer> memory_;             // budget_ bytes, allocated by the first put()
-  std::map<std::size_t, std::size_t> free_;    // of memory_: offset and size
-  std::shared_ptr<std::vector<float>> spare_;  // reused memory of dropped logits
-  std::list<Entry> entries_;                   // most recently used first
+  std::shared_ptr<Buffer> memory_;           // budget_ bytes, allocated by the first put()
+  std::map<std::size_t, std::size_t> free_;  // of memory_: offset and size
+  std::list<Entry> entries_;                 // most recently used first
   std::unordered_map<std::uint64_t, Place> by_hash_;
   std::map<std::size_t, std::size_t> lengths_;  // number of entries by length
   Reclaimer reclaimer_;

@@ -70,11 +70,12 @@ struct Scheduler::Text {
   Sampler sampler;
   std::shared_ptr<Shared> shared = nullptr;
   Slot slot = {};
-  std::int64_t bytes = 0;  // of its state, when last measured
-  std::size_t fed = 0;     // prompt tokens fed
-  std::uint64_t turn = 0;  // step of the last piece, or of the start
-  std::int64_t made = 0;   // tokens drawn
-  bool begun = false;      // a piece of the prompt has been computed
+  std::int64_t bytes = 0;   // of its state, when last measured
+  std::size_t fed = 0;      // prompt tokens fed
+  std::uint64_t turn = 0;   // step of the last piece, or of the start
+  std::int64_t made = 0;    // tokens drawn
+  bool begun = false;       // a piece of the prompt has been computed
+  bool reads_last = false;  // the next step reads the last token of the prompt
   TokenId last = -1;
   std::vector<TokenId> drawn = {};  // tokens drawn, for the cache
   std::map<TokenId, std::int64_t> counts = {};
@@ -100,7 +101,13 @@ struct Scheduler::Text {
   }
 
   const std::vector<TokenId>& tokens() const { return active->job.prompts[prompt]; }
-  bool prompted() const { return fed == tokens().size(); }
+  // Tokens that are read as a prompt. If something is drawn and no logits of the prompt are wanted, the last token is
+  // the first step's: no logits leave the device, and a known prompt needs none.
+  std::size_t prompt_end() const {
+    const auto& job = active->job;
+    return tokens().size() - (job.max_tokens > 0 && !job.score_prompt ? 1 : 0);
+  }
+  bool prompted() const { return fed == prompt_end(); }
 };
 
 Scheduler::Scheduler(Engine& engine, SchedulerOptions options, Metrics& metrics)
@@ -216,7 +223,7 @@ void Scheduler::work() {
 // Adds the counts of the step to the metrics before a client can see its tokens.
 void Scheduler::count() {
   if (found_.steps > 0 || found_.drawn > 0) metrics_.stepped(found_);
-  found_.steps = found_.drawn = found_.read = 0;
+  found_.steps = found_.prompt_steps = found_.drawn = found_.read = 0;
   found_.gaps.clear();
 }
 
@@ -306,12 +313,8 @@ void Scheduler::start(std::unique_ptr<Text> text) {
   for (std::size_t i = std::max(seen, tokens.size() - std::min(window, tokens.size())); i < tokens.size(); ++i)
     text->sampler.see(tokens[i]);
   PrefixCache::Found found;
-  if (!ready && !job.score_prompt && !job.from) {
-    found = cache_.find(job.tier.capacity, job.salt, tokens);
-    // The first draw needs the logits at the end of the prompt.
-    if (found.tokens == tokens.size() && found.logits->empty())
-      found = cache_.find(job.tier.capacity, job.salt, std::span(tokens).first(tokens.size() - 1));
-  }
+  if (!ready && !job.score_prompt && !job.from)
+    found = cache_.find(job.tier.capacity, job.salt, std::span(tokens).first(text->prompt_end()));
   if (found.tokens > 0) {
     try {
       text->slot = engine_.unpack(job.tier, found.state);
@@ -331,17 +334,21 @@ void Scheduler::start(std::unique_ptr<Text> text) {
   running_.push_back(std::move(text));
   auto& started = *running_.back();
   measure(started);
-  if (!ready && found.tokens == 0) return;
-  started.fed = ready ? tokens.size() : found.tokens;
-  metrics_.cached_tokens(static_cast<std::int64_t>(started.fed));
+  started.last = tokens.back();
+  started.fed = ready ? started.prompt_end() : found.tokens;
+  started.reads_last = !ready && started.prompt_end() < tokens.size();
+  if (started.fed > 0) metrics_.cached_tokens(static_cast<std::int64_t>(started.fed));
   if (ready) {
     const auto shared = std::exchange(started.shared, nullptr);  // the last choice closes the shared slot
-    return draw(started, shared->logits);
+    if (!shared->logits.empty()) draw(started, shared->logits);
+    return;
   }
-  tell(started.active, {.call = [prompt = started.prompt, count = found.tokens](Listener& listener) {
-         listener.prompt_cached(prompt, count);
-       }});
-  if (started.prompted()) finish_prompt(started, *found.logits, true);
+  if (found.tokens > 0) {
+    tell(started.active, {.call = [prompt = started.prompt, count = found.tokens](Listener& listener) {
+           listener.prompt_cached(prompt, count);
+         }});
+  }
+  if (started.prompted()) finish_prompt(started, {}, true);
 }
 
 // Prompts run at once if no text draws, if they fill a pass, or if one of them has begun. Otherwise they wait a few
@@ -351,7 +358,7 @@ bool Scheduler::prompts_are_due(std::span<Text* const> prompts, bool drawing) co
   std::size_t tokens = 0;
   for (const auto* text : prompts) {
     if (text->begun || steps_ - text->turn >= static_cast<std::uint64_t>(options_.prompt_wait)) return true;
-    tokens += text->tokens().size() - text->fed;
+    tokens += text->prompt_end() - text->fed;
   }
   return tokens >= static_cast<std::size_t>(options_.prompt_piece);
 }
@@ -381,17 +388,14 @@ void Scheduler::step() {
   for (auto* text : prompts) {
     const auto& job = text->active->job;
     const auto piece = static_cast<std::size_t>(job.score_prompt ? score_piece_ : options_.prompt_piece);
-    const auto count = std::min(piece, text->tokens().size() - text->fed);
+    const auto count = std::min(piece, text->prompt_end() - text->fed);
     if (taken > 0 && taken + count > static_cast<std::size_t>(options_.prompt_piece)) continue;
     if (job.score_prompt && scored > 0 && scored + count > static_cast<std::size_t>(score_piece_)) continue;
     taken += count;
     if (job.score_prompt) scored += count;
-    const bool last = text->fed + count == text->tokens().size();
     chunks.push_back({.slot = text->slot,
                       .tokens = std::span(text->tokens()).subspan(text->fed, count),
-                      .wanted = job.score_prompt             ? Wanted::All
-                                : last && job.max_tokens > 0 ? Wanted::Last
-                                                             : Wanted::Nothing});
+                      .wanted = job.score_prompt ? Wanted::All : Wanted::Nothing});
     owners.push_back(text);
     text->turn = steps_;
     text->begun = true;
@@ -412,6 +416,7 @@ void Scheduler::step() {
   now_ = Clock::now();
   longest_gap_ = 0;
   found_.steps = 1;
+  found_.prompt_steps = taken > 0;
   found_.read = static_cast<std::int64_t>(taken);
   for (std::size_t i = 0; i < owners.size(); ++i) {
     auto& text = *owners[i];
@@ -433,6 +438,10 @@ void Scheduler::take(Text& text, std::size_t fed, const Outputs::Entry& entry) {
     if (entry.token < 0) throw HttpError(500, "the model gives no finite logit; run `essh verify` on it");
     Scored drawn{.token = entry.token, .logprob = entry.logprob};
     for (const auto& [id, logprob] : entry.top) drawn.top.emplace_back(id, logprob);
+    if (std::exchange(text.reads_last, false)) {
+      ++found_.read;
+      metrics_.observe(Metrics::Prompt, seconds_since(text.since));
+    }
     return go_on(text, drawn);
   }
   const auto& tokens = text.tokens();
@@ -451,16 +460,16 @@ void Scheduler::take(Text& text, std::size_t fed, const Outputs::Entry& entry) {
          }});
     return;
   }
-  metrics_.observe(Metrics::Prompt, seconds_since(text.since));
+  if (!text.reads_last) metrics_.observe(Metrics::Prompt, seconds_since(text.since));
   std::span<const float> logits;
-  if (job.max_tokens > 0) logits = row(entry.logits.rows - 1);
+  if (job.score_prompt) logits = row(entry.logits.rows - 1);
   finish_prompt(text, logits, false);
 }
 
-// `known`: the state comes from the cache.
+// `logits` are those of the last token where it was read with the prompt. `known`: the state comes from the cache.
 void Scheduler::finish_prompt(Text& text, std::span<const float> logits, bool known) {
   const auto& job = text.active->job;
-  if (!known && job.max_tokens > 0) keep(text, text.tokens(), logits);
+  if (!known && job.max_tokens > 0) keep(text, std::span(text.tokens()).first(text.fed));
   if (const auto shared = std::exchange(text.shared, nullptr)) {
     shared->ready = true;
     waiting_.insert(waiting_.begin(), std::make_move_iterator(shared->siblings.begin()),
@@ -472,14 +481,14 @@ void Scheduler::finish_prompt(Text& text, std::span<const float> logits, bool kn
     }
   }
   if (job.max_tokens == 0) return end(text, Finish::Length);
-  draw(text, logits);
+  if (!logits.empty()) draw(text, logits);
 }
 
 // Caches the state after `tokens`.
-void Scheduler::keep(Text& text, std::span<const TokenId> tokens, std::span<const float> logits) {
+void Scheduler::keep(Text& text, std::span<const TokenId> tokens) {
   const auto& job = text.active->job;
   if (!cache_.enabled() || job.from) return;
-  cache_.put(job.tier.capacity, job.salt, tokens, logits, engine_.packed_bytes(text.slot),
+  cache_.put(job.tier.capacity, job.salt, tokens, engine_.packed_bytes(text.slot),
              [&](std::byte* to) { engine_.pack(text.slot, to); });
 }
 
@@ -533,10 +542,10 @@ void Scheduler::end(Text& text, Finish finish) {
   auto& active = *text.active;
   text.over = true;
   // The state lacks the last token; a next turn starts with the others.
-  if (!text.drawn.empty() && text.slot != Slot{}) {
+  if (text.made > 0 && text.slot != Slot{} && cache_.enabled()) {
     auto tokens = text.tokens();
     tokens.insert(tokens.end(), text.drawn.begin(), text.drawn.end());
-    keep(text, tokens, {});
+    keep(text, tokens);
   }
   if (active.job.keep_state && text.slot != Slot{}) {
     auto saved = std::make_shared<SavedState>(

@@ -101,7 +101,7 @@ class Scheduler {
   template <class Body>
   void guarded(const std::shared_ptr<Active>& job, const Body& body);
   bool prompts_are_due(std::span<Text* const> prompts, bool drawing) const;
-  void keep(Text& text, std::span<const TokenId> tokens, std::span<const float> logits);
+  void keep(Text& text, std::span<const TokenId> tokens);
   void measure(Text& text);
   void count();
 
