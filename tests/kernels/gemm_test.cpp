@@ -2,6 +2,7 @@
 
 #include <limits>
 
+#include "essh/kernels/cpu/packed_product.h"
 #include "tests/kernels/kernel_checks.h"
 
 namespace essh {
@@ -134,6 +135,31 @@ TYPED_TEST(GemmTest, BitsDoNotDependOnTheTeam) {
     const GemmProblem<T> problem(rows, 77, 301, Transpose::No, Transpose::Yes);
     expect_same_bits_for_any_team([&](cpu::Stream& stream) { return std::vector{result_of(stream, problem)}; });
   }
+  // Several pieces of the inner index, ranges of rows and of columns, and both ways of packing.
+  for (const auto& [rows, columns, inner] :
+       {std::tuple<Index, Index, Index>{64, 600, 700}, {128, 128, 1030}, {300, 90, 600}}) {
+    for (const auto ta : kBoth) {
+      const GemmProblem<T> problem(rows, columns, inner, ta, Transpose::No);
+      expect_same_bits_for_any_team([&](cpu::Stream& stream) { return std::vector{result_of(stream, problem)}; });
+    }
+  }
+}
+
+// The busiest thread of a grid has hardly more tiles than the average. With ranges of equal size taken in turn, the
+// gradient of a weight of 128 x 128 gave one of two threads 7 of 11 slivers.
+TYPED_TEST(GemmTest, ThreadsShareAGridEqually) {
+  using T = TypeParam;
+  for (const Index threads : {1, 2, 3, 4}) {
+    for (const auto& [tiles, slivers] : {std::pair<Index, Index>{16, 11}, {8, 171}, {16, 3}, {64, 75}, {5, 128}}) {
+      const auto grid = cpu::packed::grid_for<T>(tiles, slivers, threads, tiles);
+      EXPECT_LE(grid.down, tiles);
+      EXPECT_LE(grid.across, slivers);
+      EXPECT_GE(grid.longest * threads, tiles * slivers);
+      if (threads > 2) continue;
+      EXPECT_LE(static_cast<double>(grid.longest * threads), 1.1 * static_cast<double>(tiles * slivers))
+          << tiles << " x " << slivers << " for " << threads << " threads";
+    }
+  }
 }
 
 // A row has the same bits in any batch, whichever code path the number of rows selects.
@@ -180,7 +206,7 @@ TYPED_TEST(GemmTest, BlocksBeyondTheFirstAgreeWithTheNaiveProduct) {
   using T = TypeParam;
   cpu::Stream stream(2);
   for (const auto& [rows, columns, inner] :
-       {std::tuple<Index, Index, Index>{4130, 33, 20}, {20, 4130, 20}, {20, 33, 700}}) {
+       {std::tuple<Index, Index, Index>{4130, 33, 20}, {20, 4130, 20}, {20, 33, 700}, {20, 2049, 300}}) {
     GemmProblem<T> problem(rows, columns, inner, Transpose::No, Transpose::No);
     const StridedMatrix<T> before = problem.c;
     run(stream, problem.gemm(1, 1));

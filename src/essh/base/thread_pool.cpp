@@ -35,7 +35,13 @@ struct ThreadPool::Team {
     std::thread thread;
     std::atomic<std::uint64_t> taken{0};  // last round whose task was taken
   };
+  // Indices of `each` that nobody has taken, of one thread's range.
+  struct alignas(64) Range {
+    std::atomic<std::int64_t> next{0};
+    std::int64_t end = 0;
+  };
   std::vector<Worker> workers;
+  std::vector<Range> ranges;
   std::mutex mutex;
   std::condition_variable wake;
   std::atomic<std::uint64_t> round{0};
@@ -45,7 +51,7 @@ struct ThreadPool::Team {
   std::mutex error_mutex;
   std::exception_ptr error;
 
-  explicit Team(int count) : workers(static_cast<std::size_t>(count)) {}
+  explicit Team(int count) : workers(static_cast<std::size_t>(count)), ranges(workers.size() + 1) {}
 
   void perform(int thread) {
     try {
@@ -147,9 +153,21 @@ void ThreadPool::each(std::int64_t count, const std::function<void(std::int64_t,
     for (std::int64_t index = 0; index < count; ++index) body(index, 0);
     return;
   }
-  std::atomic<std::int64_t> next{0};
+  auto& ranges = team_->ranges;
+  const auto size = ranges.size();
+  for (std::size_t i = 0; i < size; ++i) {
+    const auto at = static_cast<std::int64_t>(i), all = static_cast<std::int64_t>(size);
+    ranges[i].next.store(count * at / all, std::memory_order_relaxed);
+    ranges[i].end = count * (at + 1) / all;
+  }
   team_->run([&](int thread) {
-    for (std::int64_t index; (index = next.fetch_add(1, std::memory_order_relaxed)) < count;) body(index, thread);
+    for (std::size_t i = 0; i < size; ++i) {
+      auto& range = ranges[(static_cast<std::size_t>(thread) + i) % size];
+      while (range.next.load(std::memory_order_relaxed) < range.end) {
+        const auto index = range.next.fetch_add(1, std::memory_order_relaxed);
+        if (index < range.end) body(index, thread);
+      }
+    }
   });
 }
 

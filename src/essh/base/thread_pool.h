@@ -18,7 +18,8 @@ class ThreadPool {
   // Calls body(begin, end, thread) with one contiguous range of [0, count) per thread. Returns when all ranges are
   // done; rethrows the first exception of a body. Must not be called from inside a body.
   void split(std::int64_t count, const std::function<void(std::int64_t, std::int64_t, int)>& body);
-  // Calls body(index, thread) for each index of [0, count), taken from a shared counter.
+  // Calls body(index, thread) for each index of [0, count). A thread takes the indices of its own contiguous range,
+  // which is the same every time, and then those left of other ranges.
   void each(std::int64_t count, const std::function<void(std::int64_t, int)>& body);
 
  private:

@@ -1,5 +1,6 @@
 #pragma once
 #include <algorithm>
+#include <numeric>
 #include <span>
 
 #include "essh/device/cpu/stream.h"
@@ -21,9 +22,20 @@ template <class T>
 inline constexpr Index kColumns = kVectors* kLanes<T>;
 inline constexpr Index kBlockInner = 256;  // a sliver of the right operand stays in the first-level cache
 inline constexpr Index kBlockSide = 2048;  // bounds the packed blocks and the sums kept outside y
-inline constexpr Index kTaskRows = 8 * kRows;
+inline constexpr Index kTaskTiles = 8;     // tiles of rows and slivers of a task, at most
 template <class T>
 inline constexpr Index kTaskSlivers = 288 / kColumns<T>;
+
+inline Index parts(Index count, Index unit) {
+  return (count + unit - 1) / unit;
+}
+inline Index round_up(Index count, Index unit) {
+  return parts(count, unit) * unit;
+}
+// Where range `index` of `ranges` equal ones begins.
+inline Index cut(Index count, Index ranges, Index index) {
+  return count * index / ranges;
+}
 }  // namespace packed
 
 // Columns [column, column + columns) of the result, computed from one sliver.
@@ -140,32 +152,53 @@ void pack_left(Strided<T> from, Index count, Index inner, T* to) {
   }
 }
 
+// A block of the result, and the operands of a range of the inner index. They are packed in pieces of kBlockInner, a
+// piece of all slivers after the other.
 template <class T>
 struct Block {
-  const T *left = nullptr, *right = nullptr;  // packed slivers
+  const T *left = nullptr, *right = nullptr;  // packed slivers; without `right`, each task packs its own
   Index k = 0, inner = 0;
   Index row = 0, rows = 0;  // rows of the result
   Index sliver = 0, slivers = 0;
   Matrix<T> sums;                   // sums of these rows, columns from first_column on
   Index first_column = 0;           // first column of `sums`
   bool first = true, last = false;  // along the inner index
+
+  Block piece(Index from) const {
+    Block one = *this;
+    one.k = k + from;
+    one.inner = std::min(kBlockInner, inner - from);
+    one.left = left + from * round_up(rows, kRows);
+    if (right) one.right = right + from * slivers * kColumns<T>;
+    one.first = first && from == 0;
+    one.last = last && from + one.inner == inner;
+    return one;
+  }
 };
 
-// One register tile; `rows` x `columns` of it lie inside the result.
+// One register tile; `rows` x `columns` of it lie inside the result. Computes only vectors that do.
 template <class T>
 void add_tile(const Block<T>& block, const T* left, const T* right, Index row, SliverPlace place, Index rows,
               const ProductResult<T>& result) {
   T* sums = block.sums.row(row) + place.column - block.first_column;
   const auto tile = [&](bool set, T* to, Index stride) {
-    if (set)
-      detail::tile<T, kRows, kVectors, kVectorBytes, Into::Set>(Sliver<T>{left}, right, kColumns<T>, to, stride, 0,
-                                                                block.inner);
+    const auto of = [&]<int vectors>() {
+      const auto compute = [&]<Into into>() {
+        detail::tile<T, kRows, vectors, kVectorBytes, into>(Sliver<T>{left}, right, kColumns<T>, to, stride, 0,
+                                                            block.inner);
+      };
+      set ? compute.template operator()<Into::Set>() : compute.template operator()<Into::Add>();
+    };
+    const Index vectors = parts(place.columns, kLanes<T>);
+    if (vectors == 1)
+      of.template operator()<1>();
+    else if (kVectors > 2 && vectors == 2)
+      of.template operator()<2>();
     else
-      detail::tile<T, kRows, kVectors, kVectorBytes, Into::Add>(Sliver<T>{left}, right, kColumns<T>, to, stride, 0,
-                                                                block.inner);
+      of.template operator()<kVectors>();
   };
   const bool direct = !block.last || (result.is_plain() && result.can_hold_sums());
-  if (direct && rows == kRows && place.columns == kColumns<T>) return tile(block.first, sums, block.sums.stride);
+  if (direct && rows == kRows && place.columns % kLanes<T> == 0) return tile(block.first, sums, block.sums.stride);
   T whole[kRows * kColumns<T>] = {};
   if (!block.first) {
     for (Index r = 0; r < rows; ++r) std::copy_n(sums + r * block.sums.stride, place.columns, whole + r * kColumns<T>);
@@ -179,35 +212,86 @@ void add_tile(const Block<T>& block, const T* left, const T* right, Index row, S
   }
 }
 
+// Tasks of a block: so many ranges of its rows, times so many of its slivers.
+struct Grid {
+  Index down = 1, across = 1;
+  Index longest = 0;  // tiles that the busiest thread computes
+};
+
+// The grid, of at most `most_down` ranges of rows, whose busiest thread has the fewest tiles.
+template <class T>
+Grid grid_for(Index tiles, Index slivers, Index threads, Index most_down) {
+  Grid best;
+  for (Index down = std::min(parts(tiles, kTaskTiles), most_down);; down = std::min(2 * down, most_down)) {
+    for (const Index tasks : {2 * threads, threads}) {
+      // The ranges of slivers that make the number of tasks a multiple of the threads'.
+      const Index step = threads / std::gcd(threads, down);
+      const Index least = std::max(parts(slivers, kTaskSlivers<T>), threads == 1 ? 1 : parts(tasks, down));
+      const Index across = std::min(slivers, round_up(least, step));
+      const Index longest = parts(down * across, threads) * parts(tiles, down) * parts(slivers, across);
+      if (best.longest == 0 || longest < best.longest) best = {down, across, longest};
+    }
+    if (down == most_down || threads == 1) return best;
+  }
+}
+
 // With few rows a sliver of the right operand is needed only once: the thread that multiplies by it packs it, into its
-// first-level cache.
-inline bool packs_as_it_goes(Index rows) {
-  return rows <= 2 * kTaskRows;
+// first-level cache. That takes ranges of slivers alone, and pays only if these leave no thread idle for long.
+template <class T>
+bool packs_as_it_goes(Index rows, Index slivers, Index threads) {
+  const Index tiles = parts(rows, kRows);
+  if (tiles > 2 * kTaskTiles) return false;
+  const Index idle = grid_for<T>(tiles, slivers, threads, 1).longest * threads - tiles * slivers;
+  return idle * rows <= 4 * tiles * slivers;
+}
+
+// Packs the left operand of a block, and the right one unless the tasks do.
+template <class T, class Slivers>
+void pack_block(Stream& stream, const Block<T>& block, Strided<T> left, const Slivers& right, T* left_to, T* right_to) {
+  const Index threads = stream.pool().threads(), tiles = parts(block.rows, kRows);
+  const Index groups = parts(block.slivers, Slivers::kTogether);
+  stream.pool().split(threads, [&](Index begin, Index end, int) {
+    for (Index from = 0; from < block.inner; from += kBlockInner) {
+      const auto piece = block.piece(from);
+      if (right_to) {
+        T* to = right_to + from * block.slivers * kColumns<T>;
+        const Index last = std::min(cut(groups, threads, end) * Slivers::kTogether, block.slivers);
+        for (Index s = cut(groups, threads, begin) * Slivers::kTogether; s < last; s += Slivers::kTogether)
+          right.pack(block.sliver + s, std::min(Slivers::kTogether, last - s), piece.k, piece.inner,
+                     to + s * kColumns<T> * piece.inner);
+      }
+      T* to = left_to + from * tiles * kRows;
+      for (Index i = cut(tiles, threads, begin) * kRows; i < cut(tiles, threads, end) * kRows; i += kRows)
+        pack_left({left.data + (block.row + i) * left.row + piece.k * left.col, left.row, left.col},
+                  std::min(kRows, block.rows - i), piece.inner, to + i * piece.inner);
+    }
+  });
 }
 
 template <class T, class Slivers>
 void add_block(Stream& stream, const Block<T>& block, const Slivers& right, const ProductResult<T>& result) {
-  const bool packing = packs_as_it_goes(block.rows);
-  const Index task_rows = packing ? block.rows : kTaskRows, sliver_elements = kColumns<T> * block.inner;
-  // Two tasks for each thread at least, where a task has as many slivers as are packed together.
-  const auto parts = [](Index count, Index unit) { return (count + unit - 1) / unit; };
-  const Index down = parts(block.rows, task_rows);
-  const Index fair = parts(block.slivers * down, 2 * stream.pool().threads());
-  const Index task_slivers = std::min(kTaskSlivers<T>, parts(fair, Slivers::kTogether) * Slivers::kTogether);
-  const Index across = parts(block.slivers, task_slivers);
-  stream.pool().each(down * across, [&](Index task, int thread) {
+  const bool packing = block.right == nullptr;
+  const Index tiles = parts(block.rows, kRows);
+  const Grid grid = grid_for<T>(tiles, block.slivers, stream.pool().threads(), packing ? 1 : tiles);
+  stream.pool().each(grid.down * grid.across, [&](Index task, int thread) {
     Scratch scratch(stream, thread);
-    T* own = packing ? scratch.take<T>(Slivers::kTogether * sliver_elements) : nullptr;
-    const Index top = task % down * task_rows, left = task / down * task_slivers;
-    const Index bottom = std::min(top + task_rows, block.rows), end = std::min(left + task_slivers, block.slivers);
-    for (Index s = left; s < end; ++s) {
-      const auto place = right.place(block.sliver + s);
-      const Index among = (s - left) % Slivers::kTogether;
-      if (packing && among == 0)
-        right.pack(block.sliver + s, std::min(Slivers::kTogether, end - s), block.k, block.inner, own);
-      const T* sliver = packing ? own + among * sliver_elements : block.right + s * sliver_elements;
-      for (Index i = top; i < bottom; i += kRows)
-        add_tile(block, block.left + i * block.inner, sliver, i, place, std::min(kRows, bottom - i), result);
+    T* own = packing ? scratch.take<T>(Slivers::kTogether * kColumns<T> * kBlockInner) : nullptr;
+    const Index down = task % grid.down, across = task / grid.down;
+    const Index top = cut(tiles, grid.down, down) * kRows;
+    const Index bottom = std::min(cut(tiles, grid.down, down + 1) * kRows, block.rows);
+    const Index left = cut(block.slivers, grid.across, across), end = cut(block.slivers, grid.across, across + 1);
+    for (Index from = 0; from < block.inner || from == 0; from += kBlockInner) {
+      const auto piece = block.piece(from);
+      const Index sliver_elements = kColumns<T> * piece.inner;
+      for (Index s = left; s < end; ++s) {
+        const auto place = right.place(block.sliver + s);
+        const Index among = (s - left) % Slivers::kTogether;
+        if (packing && among == 0)
+          right.pack(block.sliver + s, std::min(Slivers::kTogether, end - s), piece.k, piece.inner, own);
+        const T* sliver = packing ? own + among * sliver_elements : piece.right + s * sliver_elements;
+        for (Index i = top; i < bottom; i += kRows)
+          add_tile(piece, piece.left + i * piece.inner, sliver, i, place, std::min(kRows, bottom - i), result);
+      }
     }
   });
 }
@@ -219,15 +303,18 @@ template <class T, class Slivers>
 void packed_product(Stream& stream, Strided<T> left, Index depth, const Slivers& right,
                     const ProductResult<T>& result) {
   using namespace packed;
-  auto& pool = stream.pool();
-  const Index rows = result.y.rows, slivers = right.count(), block_slivers = kBlockSide / kColumns<T>;
-  const auto round_up = [](Index count, Index unit) { return (count + unit - 1) / unit * unit; };
+  const Index rows = result.y.rows, slivers = right.count();
+  const Index block_slivers = parts(slivers, parts(slivers, parts(kBlockSide, kColumns<T>)));
+  const bool packing = packs_as_it_goes<T>(rows, block_slivers, stream.pool().threads());
+  // Small blocks take a longer range of the inner index: fewer rounds of the threads.
+  const Index block_rows = round_up(std::min(rows, kBlockSide), kRows);
+  const Index side = packing ? block_rows : std::max(block_rows, block_slivers * kColumns<T>);
+  const Index block_inner = std::min(std::max<Index>(1, kBlockSide / side) * kBlockInner, std::max<Index>(1, depth));
   Scratch scratch(stream, 0);
-  const Index most_rows = std::min(rows, kBlockSide), most_slivers = std::min(slivers, block_slivers);
-  T* packed_left = scratch.take<T>(round_up(most_rows, kRows) * kBlockInner);
-  T* packed_right = scratch.take<T>(packs_as_it_goes(rows) ? 0 : most_slivers * kColumns<T> * kBlockInner);
+  T* packed_left = scratch.take<T>(block_rows * block_inner);
+  T* packed_right = packing ? nullptr : scratch.take<T>(block_slivers * kColumns<T> * block_inner);
   const bool waiting = depth > kBlockInner && !result.can_hold_sums();
-  T* sums = waiting ? scratch.take<T>(most_rows * most_slivers * kColumns<T>) : nullptr;
+  T* sums = waiting ? scratch.take<T>(block_rows * block_slivers * kColumns<T>) : nullptr;
   for (Index s = 0; s < slivers; s += block_slivers) {
     Block<T> block;
     block.left = packed_left;
@@ -241,23 +328,12 @@ void packed_product(Stream& stream, Strided<T> left, Index depth, const Slivers&
       block.rows = std::min(kBlockSide, rows - block.row);
       block.sums = waiting ? dense(sums, block.rows, columns) : result.y.middle(block.row, block.rows);
       block.first_column = waiting ? first_column : 0;
-      for (Index k = 0; k < depth || k == 0; k += kBlockInner) {
+      for (Index k = 0; k < depth || k == 0; k += block_inner) {
         block.k = k;
-        block.inner = std::min(kBlockInner, depth - k);
+        block.inner = std::min(block_inner, depth - k);
         block.first = k == 0;
-        block.last = k + kBlockInner >= depth;
-        if (!packs_as_it_goes(block.rows)) {
-          pool.split(block.slivers, [&](Index begin, Index end, int) {
-            for (Index i = begin; i < end; i += Slivers::kTogether)
-              right.pack(s + i, std::min(Slivers::kTogether, end - i), k, block.inner,
-                         packed_right + i * kColumns<T> * block.inner);
-          });
-        }
-        pool.split(round_up(block.rows, kRows) / kRows, [&](Index begin, Index end, int) {
-          for (Index i = begin * kRows; i < end * kRows; i += kRows)
-            pack_left({left.data + (block.row + i) * left.row + k * left.col, left.row, left.col},
-                      std::min(kRows, block.rows - i), block.inner, packed_left + i * block.inner);
-        });
+        block.last = k + block_inner >= depth;
+        pack_block(stream, block, left, right, packed_left, packed_right);
         add_block(stream, block, right, result);
       }
     }
