@@ -63,19 +63,6 @@ class StopScope {
   struct sigaction before_ {};
 };
 
-// Model text made safe for a terminal: no control characters but line break and tab.
-std::string harmless(std::string_view text) {
-  std::string out;
-  for (std::size_t i = 0; i < text.size();) {
-    const auto c = utf8_char(text, i);
-    const bool control =
-        c.valid && (c.code < 0x20 || (c.code >= 0x7f && c.code < 0xa0)) && c.code != '\n' && c.code != '\t';
-    out += control ? kReplacementChar : text.substr(i, c.length);
-    i += c.length;
-  }
-  return out;
-}
-
 class Chat {
  public:
   Chat(const Options& o, fs::path folder, Engine& engine, const Tokenizer& tokenizer)

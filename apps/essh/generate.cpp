@@ -73,20 +73,19 @@ double rate(std::size_t tokens, Clock::time_point start) {
   return seconds > 0 ? static_cast<double>(tokens) / seconds : 0;
 }
 
-// Streams text to standard output, unless the result is JSON.
+// Streams text to standard output, unless the result is JSON. A pipe gets the bytes of the text.
 class Writer {
  public:
-  explicit Writer(bool shown) : shown_(shown) {}
+  explicit Writer(bool shown) : shown_(shown), to_terminal_(output_is_terminal()) {}
   void write(const std::string& piece) {
     text_ += piece;
     if (!shown_ || piece.empty()) return;
-    fmt::print("{}", piece);
-    if (std::fflush(stdout) != 0) fail(ErrorKind::BadFile, "standard output: cannot be written");
+    write_standard_output(to_terminal_ ? harmless(piece) : piece);
   }
   const std::string& text() const { return text_; }
 
  private:
-  bool shown_;
+  bool shown_, to_terminal_;
   std::string text_;
 };
 

@@ -1,9 +1,13 @@
 """Generation from the command line: prompts, stops, states, names of tiers."""
+import os
 import pathlib
+import pty
+import re
 import shutil
 import signal
 import subprocess
 import tempfile
+import termios
 import unittest
 
 from _command import ESSH, EXIT_USAGE, HANGS, essh, essh_json
@@ -91,6 +95,32 @@ class Generate(unittest.TestCase):
         self.assertEqual(stopped["text"], whole["text"][:whole["text"].index(stop)])
         shown = essh("generate", self.model, "--ignore-eos", *sampling, "--stop", stop).stdout.decode()
         self.assertEqual(shown, stopped["text"] + "\n")
+
+    def test_a_model_cannot_steer_the_terminal(self):
+        # 65 of 257 tokens are control characters.
+        command = ("generate", self.model, "--ignore-eos", "-p", "\x1b[2J", "--echo", "-n", 200, "--temperature", 3, "--seed", 2)
+        piped = essh(*command).stdout.decode()
+        control = "[\x00-\x08\x0b-\x1f\x7f-\x9f]"
+        self.assertTrue(piped.startswith("\x1b[2J"))
+        self.assertGreater(len(re.findall(control, piped)), 10)
+        master, slave = pty.openpty()
+        settings = termios.tcgetattr(slave)
+        settings[1] &= ~termios.OPOST  # line breaks stay as written
+        termios.tcsetattr(slave, termios.TCSANOW, settings)
+        with subprocess.Popen([ESSH, *map(str, command)], stdin=subprocess.DEVNULL, stdout=slave, stderr=subprocess.DEVNULL) as process:
+            os.close(slave)
+            shown = b""
+            while True:
+                try:
+                    piece = os.read(master, 1 << 16)
+                except OSError:  # the other side is closed
+                    break
+                if not piece:
+                    break
+                shown += piece
+            self.assertEqual(process.wait(HANGS), 0)
+        os.close(master)
+        self.assertEqual(shown.decode(), re.sub(control, "\ufffd", piped))
 
     def test_the_end_of_text_is_a_reason(self):
         for seed in range(40):
