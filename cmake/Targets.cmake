@@ -57,14 +57,44 @@ function(essh_unity target)
   endif()
 endfunction()
 
-# essh_library(FOLDER [SINGLY] [COLD names...] [LINK targets...]): all sources of src/essh/FOLDER as one static library.
-# COLD sources (or ALL) are compiled with -O1. With a sanitizer and ESSH_UNITY, several sources are compiled as one
-# unless SINGLY.
+# essh_cuda_unity(VARIABLE ALONE...): with ESSH_UNITY, replaces the .cu files in this list, except those named ALONE, by
+# sources that include six of them: a small one takes 5 s, nearly all of it for headers. CMake does this itself from
+# 3.31 on.
+function(essh_cuda_unity variable)
+  if(NOT ESSH_UNITY)
+    return()
+  endif()
+  set(sources "")
+  set(included 0)
+  foreach(source IN LISTS ${variable})
+    get_filename_component(stem ${source} NAME_WE)
+    if(NOT source MATCHES "[.]cu$" OR stem IN_LIST ARGN)
+      list(APPEND sources ${source})
+    else()
+      math(EXPR batch "${included} / 6")
+      math(EXPR included "${included} + 1")
+      string(APPEND text_${batch} "#include \"${source}\"\n")
+    endif()
+  endforeach()
+  if(included GREATER 0)
+    foreach(number RANGE ${batch})
+      set(file ${CMAKE_CURRENT_BINARY_DIR}/unity_${number}.cu)
+      file(CONFIGURE OUTPUT ${file} CONTENT "${text_${number}}" @ONLY)
+      list(APPEND sources ${file})
+    endforeach()
+  endif()
+  set(${variable} ${sources} PARENT_SCOPE)
+endfunction()
+
+# essh_library(FOLDER [SINGLY] [COLD names...] [ALONE names...] [LINK targets...]): all sources of src/essh/FOLDER as one
+# static library. COLD sources (or ALL) are compiled with -O1. With a sanitizer and ESSH_UNITY, several sources are
+# compiled as one unless SINGLY; without a sanitizer only .cu files that are not ALONE.
 function(essh_library name)
-  cmake_parse_arguments(ARG "SINGLY" "" "COLD;LINK" ${ARGN})
+  cmake_parse_arguments(ARG "SINGLY" "" "COLD;ALONE;LINK" ${ARGN})
   file(GLOB sources CONFIGURE_DEPENDS *.cpp cpu/*.cpp)
   if(ESSH_WITH_CUDA)
     file(GLOB cuda_sources CONFIGURE_DEPENDS cuda/*.cpp cuda/*.cu)
+    essh_cuda_unity(cuda_sources ${ARG_ALONE})
     list(APPEND sources ${cuda_sources})
   endif()
   if(sources)

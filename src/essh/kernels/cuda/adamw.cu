@@ -7,7 +7,7 @@
 namespace essh {
 namespace {
 
-constexpr int kThreads = 256;
+constexpr int kAdamwThreads = 256;
 
 struct Factors {
   float rate, beta1, beta2, eps, decay, clip, first_scale, second_scale;
@@ -20,8 +20,8 @@ struct Operands {
 
 // N consecutive elements per thread; no load or store depends on another thread.
 template <int N>
-__global__ void update(Factors f, Operands op, Index packs) {
-  const Index i = N * (Index{blockIdx.x} * kThreads + threadIdx.x);
+__global__ void adamw_update(Factors f, Operands op, Index packs) {
+  const Index i = N * (Index{blockIdx.x} * kAdamwThreads + threadIdx.x);
   if (i >= N * packs) return;
   float weight[N], first[N], second[N], gradient[N];
   cuda::load<N>(op.gradient + i, gradient);
@@ -60,9 +60,11 @@ void run(cuda::Stream& stream, const AdamW<W>& op) {
   const bool wide = cuda::aligned(op.weight, 4) && cuda::aligned(op.first, 4) && cuda::aligned(op.second, 4) &&
                     cuda::aligned(op.gradient, 4) && cuda::aligned(op.rounded, 4);
   const Index packs = wide ? op.weight.size / 4 : 0, done = 4 * packs, rest = op.weight.size - done;
-  cuda::launch(stream, "adamw", {dim3(cuda::blocks_for(packs, kThreads)), dim3(kThreads)}, update<4>, factors,
-               Operands{op.weight.data, op.first.data, op.second.data, op.gradient.data, op.rounded.data}, packs);
-  cuda::launch(stream, "adamw", {dim3(cuda::blocks_for(rest, kThreads)), dim3(kThreads)}, update<1>, factors,
+  cuda::launch(stream, "adamw", {dim3(cuda::blocks_for(packs, kAdamwThreads)), dim3(kAdamwThreads)}, adamw_update<4>,
+               factors, Operands{op.weight.data, op.first.data, op.second.data, op.gradient.data, op.rounded.data},
+               packs);
+  cuda::launch(stream, "adamw", {dim3(cuda::blocks_for(rest, kAdamwThreads)), dim3(kAdamwThreads)}, adamw_update<1>,
+               factors,
                Operands{op.weight.data + done, op.first.data + done, op.second.data + done, op.gradient.data + done,
                         op.rounded.empty() ? nullptr : op.rounded.data + done},
                rest);

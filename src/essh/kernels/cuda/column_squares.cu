@@ -5,11 +5,12 @@
 namespace essh {
 namespace {
 
-constexpr int kThreads = 128;
+constexpr int kColumnSquaresThreads = 128;
 
 template <int N, class T>
-__global__ void __launch_bounds__(kThreads) squares(Matrix<const T> x, Index rows_each, float* partial) {
-  const Index c = (Index{blockIdx.x} * kThreads + threadIdx.x) * N;
+__global__ void __launch_bounds__(kColumnSquaresThreads)
+    squares_of_columns(Matrix<const T> x, Index rows_each, float* partial) {
+  const Index c = (Index{blockIdx.x} * kColumnSquaresThreads + threadIdx.x) * N;
   if (c >= x.cols) return;
   const Index begin = Index{blockIdx.y} * rows_each, end = begin + rows_each < x.rows ? begin + rows_each : x.rows;
   float sums[N] = {};
@@ -34,8 +35,9 @@ void run(cuda::Stream& stream, const ColumnSquares<T>& op) {
   float* partial = scratch.take<float>(Index{shares} * op.x.cols);
   cuda::with_width<T>(
       [&]<int N>() {
-        cuda::launch(stream, "column_squares", {dim3(cuda::blocks_for(op.x.cols, kThreads * N), shares), kThreads},
-                     squares<N, T>, op.x, kRowsEach, partial);
+        cuda::launch(stream, "column_squares",
+                     {dim3(cuda::blocks_for(op.x.cols, kColumnSquaresThreads * N), shares), kColumnSquaresThreads},
+                     squares_of_columns<N, T>, op.x, kRowsEach, partial);
       },
       op.x);
   cuda::add_lines(stream, partial, shares, op.x.cols, op.sums.data);

@@ -7,15 +7,15 @@
 namespace essh {
 namespace {
 
-constexpr int kThreads = 512;
+constexpr int kDistillationThreads = 512;
 
 __device__ float half_sign(float gap) {
   return gap > 0 ? 0.5f : gap < 0 ? -0.5f : 0.0f;
 }
 
 template <int N, class T>
-__global__ void __launch_bounds__(kThreads) loss_and_gradient(Distillation<T> op) {
-  __shared__ float shared[kThreads / 32];
+__global__ void __launch_bounds__(kDistillationThreads) distillation_rows(Distillation<T> op) {
+  __shared__ float shared[kDistillationThreads / 32];
   const Index row = op.logits.rows - 1 - blockIdx.x, count = op.logits.cols;
   const std::int32_t target = op.targets[row];
   const T *student = op.logits.row(row), *teacher = op.teacher.row(row);
@@ -23,14 +23,14 @@ __global__ void __launch_bounds__(kThreads) loss_and_gradient(Distillation<T> op
   if (target == kIgnoredTarget) {
     if (threadIdx.x == 0) op.label_loss[row] = op.divergence[row] = 0;
     const float zeros[N] = {};
-    for (Index c = Index{threadIdx.x} * N; c < count; c += kThreads * N) cuda::store(d_logits + c, zeros);
+    for (Index c = Index{threadIdx.x} * N; c < count; c += kDistillationThreads * N) cuda::store(d_logits + c, zeros);
     return;
   }
   const auto p = cuda::row_softmax<N>(student, count, shared), t = cuda::row_softmax<N>(teacher, count, shared);
   const float p_factor = 1.0f / p.sum, t_factor = 1.0f / t.sum;
   const float p_log = logf(p.sum) + p.largest, t_log = logf(t.sum) + t.largest;
   const auto each = [&](const auto& body) {
-    for (Index c = Index{threadIdx.x} * N; c < count; c += kThreads * N) {
+    for (Index c = Index{threadIdx.x} * N; c < count; c += kDistillationThreads * N) {
       float x[N], y[N];
       cuda::load(student + c, x);
       cuda::load(teacher + c, y);
@@ -80,8 +80,8 @@ template <class T>
 void run(cuda::Stream& stream, const Distillation<T>& op) {
   cuda::with_width<T>(
       [&]<int N>() {
-        cuda::launch(stream, "distillation", {static_cast<unsigned>(op.logits.rows), kThreads}, loss_and_gradient<N, T>,
-                     op);
+        cuda::launch(stream, "distillation", {static_cast<unsigned>(op.logits.rows), kDistillationThreads},
+                     distillation_rows<N, T>, op);
       },
       op.logits, op.teacher, op.d_logits);
 }

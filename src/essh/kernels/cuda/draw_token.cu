@@ -5,9 +5,9 @@ namespace essh {
 namespace {
 
 using Word = unsigned long long;
-constexpr int kThreads = 1024, kWarps = kThreads / 32;
-constexpr int kBuckets = kDrawBuckets, kPerThread = kBuckets / kThreads;
-static_assert(kBuckets % kThreads == 0);
+constexpr int kDrawThreads = 1024, kWarps = kDrawThreads / 32;
+constexpr int kBuckets = kDrawBuckets, kPerThread = kBuckets / kDrawThreads;
+static_assert(kBuckets % kDrawThreads == 0);
 // Candidates that are put into order by comparing all with all.
 constexpr int kListed = 1024;
 // Bits of a filter that says which tokens may have a changed logit.
@@ -78,9 +78,9 @@ class Row {
         change_count_(static_cast<int>(options.changes)),
         repetition_penalty_(options.repetition_penalty),
         inverse_temperature_(1 / options.temperature) {
-    for (int i = threadIdx.x; i < static_cast<int>(kFilter / 32); i += kThreads) shared_.filter[i] = 0;
+    for (int i = threadIdx.x; i < static_cast<int>(kFilter / 32); i += kDrawThreads) shared_.filter[i] = 0;
     __syncthreads();
-    for (int i = threadIdx.x; i < change_count_; i += kThreads) {
+    for (int i = threadIdx.x; i < change_count_; i += kDrawThreads) {
       const auto token = static_cast<unsigned>(changes_[i].token);
       atomicOr(&shared_.filter[token % kFilter / 32], 1u << token % 32);
     }
@@ -90,7 +90,7 @@ class Row {
   // The key of the best candidate; 0 if there is none.
   __device__ LogitKey find_best() {
     LogitKey best = 0;
-    for (int c = threadIdx.x; c < size_; c += kThreads) best = max(best, key(c));
+    for (int c = threadIdx.x; c < size_; c += kDrawThreads) best = max(best, key(c));
     best = block_max(best, shared_);
     best_ = value_of_key(best);
     return best;
@@ -99,7 +99,7 @@ class Row {
   // The weight of the candidates with at least this key, at no larger distance.
   __device__ Word mass(LogitKey cut, double furthest) {
     Word sum = 0;
-    for (int c = threadIdx.x; c < size_; c += kThreads) {
+    for (int c = threadIdx.x; c < size_; c += kDrawThreads) {
       const auto k = key(c);
       if (k != 0 && k >= cut && distance(k) <= furthest) sum += weight(k);
     }
@@ -110,7 +110,7 @@ class Row {
   __device__ Word mass() {
     fill_by_distance();
     Word sum = 0;
-    for (int b = threadIdx.x; b < kBuckets; b += kThreads) sum += amount(By::Weight, b);
+    for (int b = threadIdx.x; b < kBuckets; b += kDrawThreads) sum += amount(By::Weight, b);
     return block_sum(sum, shared_);
   }
 
@@ -130,7 +130,7 @@ class Row {
 
     // A dense bucket: smaller ranges of keys, each a kBuckets-th of the one before, until few are left.
     LogitKey high = 0, low = ~LogitKey{0};
-    for (int c = threadIdx.x; c < size_; c += kThreads) {
+    for (int c = threadIdx.x; c < size_; c += kDrawThreads) {
       const auto k = key(c);
       if (k == 0 || draw_bucket(distance(k)) != bucket) continue;
       high = max(high, k);
@@ -159,7 +159,7 @@ class Row {
   // The best logit before changes below this key, by its key; 0 if there is none.
   __device__ LogitKey find_next_logit(LogitKey above) {
     LogitKey best = 0;
-    for (int c = threadIdx.x; c < size_; c += kThreads) {
+    for (int c = threadIdx.x; c < size_; c += kDrawThreads) {
       const auto k = score_key(logits_[c], c);
       if (k < above) best = max(best, k);
     }
@@ -168,7 +168,7 @@ class Row {
   // log sum exp(logits), `largest` being the largest.
   __device__ double log_sum(float largest) {
     Word sum = 0;
-    for (int c = threadIdx.x; c < size_; c += kThreads) {
+    for (int c = threadIdx.x; c < size_; c += kDrawThreads) {
       const float logit = logits_[c];
       if (logit > -INFINITY) sum += draw_weight(exp(-draw_distance(largest, logit, 1)), bits_);
     }
@@ -208,9 +208,9 @@ class Row {
   // Puts every candidate into the bucket bucket_of(key); -1: into none.
   template <class BucketOf>
   __device__ void fill(const BucketOf& bucket_of) {
-    for (int b = threadIdx.x; b < kBuckets; b += kThreads) shared_.counts[b] = shared_.low[b] = shared_.high[b] = 0;
+    for (int b = threadIdx.x; b < kBuckets; b += kDrawThreads) shared_.counts[b] = shared_.low[b] = shared_.high[b] = 0;
     __syncthreads();
-    for (int c = threadIdx.x; c < size_; c += kThreads) {
+    for (int c = threadIdx.x; c < size_; c += kDrawThreads) {
       const auto k = key(c);
       const int bucket = k == 0 ? -1 : bucket_of(k);
       if (bucket < 0) continue;
@@ -255,7 +255,7 @@ class Row {
   __device__ void list(const Inside& inside) {
     if (threadIdx.x == 0) shared_.listed = 0;
     __syncthreads();
-    for (int c = threadIdx.x; c < size_; c += kThreads) {
+    for (int c = threadIdx.x; c < size_; c += kDrawThreads) {
       const auto k = key(c);
       if (k == 0 || !inside(k)) continue;
       const unsigned place = atomicAdd(&shared_.listed, 1u);
@@ -268,10 +268,10 @@ class Row {
     const int count = static_cast<int>(min(shared_.listed, static_cast<unsigned>(kListed)));
     if (threadIdx.x == 0) shared_.key = 0;
     __syncthreads();
-    for (int i = threadIdx.x; i < count; i += kThreads)
+    for (int i = threadIdx.x; i < count; i += kDrawThreads)
       shared_.amounts[i] = by == By::Count ? 1 : weight(shared_.list[i]);
     __syncthreads();
-    for (int i = threadIdx.x; i < count; i += kThreads) {
+    for (int i = threadIdx.x; i < count; i += kDrawThreads) {
       const LogitKey mine = shared_.list[i];
       Word before = 0;
       for (int j = 0; j < count; ++j) before += shared_.list[j] > mine ? shared_.amounts[j] : 0;
@@ -309,7 +309,7 @@ __device__ int draw(Row& row, const DrawOptions& options) {
 }
 
 // A block per row.
-__global__ void __launch_bounds__(kThreads) draw_rows(DrawToken op) {
+__global__ void __launch_bounds__(kDrawThreads) draw_rows(DrawToken op) {
   __shared__ Shared shared;
   cuda::after_previous();
   const Index i = blockIdx.x;
@@ -332,8 +332,8 @@ __global__ void __launch_bounds__(kThreads) draw_rows(DrawToken op) {
 }  // namespace
 
 void run(cuda::Stream& stream, const DrawToken& op) {
-  cuda::launch(stream, "draw token", {.grid = static_cast<unsigned>(op.options.size), .block = kThreads, .early = true},
-               draw_rows, op);
+  cuda::launch(stream, "draw token",
+               {.grid = static_cast<unsigned>(op.options.size), .block = kDrawThreads, .early = true}, draw_rows, op);
 }
 
 }  // namespace essh

@@ -7,7 +7,7 @@ namespace essh {
 namespace {
 
 template <class T, class X>
-struct Forward {
+struct EmbeddingRows {
   Vector<const std::int32_t> tokens;
   Matrix<const T> table;
   Matrix<X> x;
@@ -45,7 +45,7 @@ __global__ void add_rows(EmbeddingBackward<T> op, const std::int32_t* tokens, co
 
 template <class T, class X>
 void run(cuda::Stream& stream, const EmbeddingForward<T, X>& op) {
-  const Forward<T, X> forward{op.tokens, op.table.template as<T>(), op.x};
+  const EmbeddingRows<T, X> forward{op.tokens, op.table.template as<T>(), op.x};
   cuda::with_width<X>(
       [&]<int N>() { cuda::each_pack<N>(stream, "embedding_forward", op.tokens.size, op.x.cols, forward); },
       forward.table, op.x);

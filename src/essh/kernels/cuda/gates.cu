@@ -6,7 +6,7 @@ namespace essh {
 namespace {
 
 template <class T>
-struct Forward {
+struct GateRows {
   GatesForward<T> op;
 
   template <int N>
@@ -37,7 +37,7 @@ constexpr int kRowThreads = 8;
 
 // A block owns 32 groups of N columns of one gate and a share of the rows.
 template <int N, class T>
-__global__ void __launch_bounds__(32 * kRowThreads) backward(GatesBackward<T> op, float* partial) {
+__global__ void __launch_bounds__(32 * kRowThreads) gates_backward(GatesBackward<T> op, float* partial) {
   const int gate = blockIdx.z;
   const Index c = (Index{blockIdx.x} * 32 + threadIdx.x) * N, columns = op.write.cols;
   const Matrix<const float> value = gate == 0 ? op.write : gate == 1 ? op.read : op.clock;
@@ -91,7 +91,7 @@ __global__ void add_biases(const float* partial, Index shares, Index columns, fl
 template <class T>
 void run(cuda::Stream& stream, const GatesForward<T>& op) {
   cuda::with_width<T>(
-      [&]<int N>() { cuda::each_pack<N>(stream, "gates_forward", op.write.rows, op.write.cols, Forward<T>{op}); },
+      [&]<int N>() { cuda::each_pack<N>(stream, "gates_forward", op.write.rows, op.write.cols, GateRows<T>{op}); },
       op.write_logits, op.read_logits, op.clock_logits, op.write, op.read, op.clock, op.write_bias, op.read_bias,
       op.clock_bias);
 }
@@ -105,7 +105,7 @@ void run(cuda::Stream& stream, const GatesBackward<T>& op) {
   float* partial = scratch.take<float>(Index{shares} * 3 * columns);
   const auto launch_runs = [&]<int N>() {
     cuda::launch(stream, "gates_backward", {dim3(cuda::blocks_for(columns, 32 * N), shares, 3), dim3(32, kRowThreads)},
-                 backward<N, T>, op, partial);
+                 gates_backward<N, T>, op, partial);
   };
   const auto runs_of_4 = [](const auto&... m) { return (cuda::aligned(m, 4) && ...); };
   if (runs_of_4(op.write, op.read, op.clock, op.d_write, op.d_read, op.d_clock, op.d_write_logits, op.d_read_logits,

@@ -4,15 +4,15 @@
 namespace essh {
 namespace {
 
-constexpr int kThreads = 256, kRun = 4096;
+constexpr int kLargestThreads = 256, kRun = 4096;
 
 // A block takes kRun logits of a row.
-__global__ void __launch_bounds__(kThreads) largest_logit(LargestLogit op) {
-  __shared__ LogitKey warps[kThreads / 32];
+__global__ void __launch_bounds__(kLargestThreads) largest_logit(LargestLogit op) {
+  __shared__ LogitKey warps[kLargestThreads / 32];
   cuda::after_previous();
   const Index row = blockIdx.y, end = min(op.logits.cols, (Index{blockIdx.x} + 1) * kRun);
   LogitKey best = 0;
-  for (Index c = Index{blockIdx.x} * kRun + threadIdx.x; c < end; c += kThreads)
+  for (Index c = Index{blockIdx.x} * kRun + threadIdx.x; c < end; c += kLargestThreads)
     best = max(best, logit_key(op.logits(row, c), static_cast<std::int32_t>(c)));
 #pragma unroll
   for (int step = 16; step > 0; step /= 2) best = max(best, __shfl_xor_sync(0xffffffffu, best, step));
@@ -36,14 +36,15 @@ __global__ void drawn_tokens(DrawnTokens op) {
 void run(cuda::Stream& stream, const LargestLogit& op) {
   cuda::launch(stream, "largest logit",
                {.grid = dim3(cuda::blocks_for(op.logits.cols, kRun), static_cast<unsigned>(op.logits.rows)),
-                .block = kThreads,
+                .block = kLargestThreads,
                 .early = true},
                largest_logit, op);
 }
 
 void run(cuda::Stream& stream, const DrawnTokens& op) {
   cuda::launch(stream, "drawn tokens",
-               {.grid = cuda::blocks_for(op.keys.size, kThreads), .block = kThreads, .early = true}, drawn_tokens, op);
+               {.grid = cuda::blocks_for(op.keys.size, kLargestThreads), .block = kLargestThreads, .early = true},
+               drawn_tokens, op);
 }
 
 }  // namespace essh

@@ -10,7 +10,7 @@ namespace {
 // RowBits::Alone: rows are multiplied in blocks of this size, the last one padded, so that cuBLASLt uses the same
 // algorithm for every row. Its kernels do not mix rows.
 constexpr Index kAloneRows = 64;
-constexpr int kThreads = 256;
+constexpr int kLinearThreads = 256;
 constexpr Index kAlignment = 16;  // bytes
 
 template <class T>
@@ -78,7 +78,7 @@ __global__ void take_rows(Matrix<const Out> sums, Matrix<Out> y) {
 }
 
 dim3 grid_for(Index rows, Index columns) {
-  return {std::min(cuda::blocks_for(columns, kThreads), 64u), static_cast<unsigned>(rows)};
+  return {std::min(cuda::blocks_for(columns, kLinearThreads), 64u), static_cast<unsigned>(rows)};
 }
 
 // Every block goes through scratch, even a full one: a separate addend or another alignment may change bits.
@@ -96,10 +96,10 @@ void multiply_alone(cuda::Stream& stream, const Linear<T, Out>& op, std::span<co
     const Index rows = std::min(kAloneRows, op.x.rows - first);
     const auto addend = op.addend.empty() ? op.addend : op.addend.middle(first, rows);
     cuda::launch(stream, "pad rows",
-                 {.grid = grid_for(kAloneRows, std::max(op.x.cols, op.y.cols)), .block = kThreads, .early = true},
+                 {.grid = grid_for(kAloneRows, std::max(op.x.cols, op.y.cols)), .block = kLinearThreads, .early = true},
                  pad_rows<T, Out>, op.x.middle(first, rows), padded, addend, sums);
     multiply<T, Out>(stream, padded, weights, op.scale, addend.empty() ? addend : Matrix<const Out>(sums), sums);
-    cuda::launch(stream, "take rows", {.grid = grid_for(rows, op.y.cols), .block = kThreads, .early = true},
+    cuda::launch(stream, "take rows", {.grid = grid_for(rows, op.y.cols), .block = kLinearThreads, .early = true},
                  take_rows<Out>, Matrix<const Out>(sums.top(rows)), op.y.middle(first, rows));
   }
 }

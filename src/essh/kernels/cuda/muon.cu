@@ -5,10 +5,10 @@
 namespace essh {
 namespace {
 
-constexpr int kThreads = 256;
+constexpr int kMuonThreads = 256;
 
 __device__ Index element() {
-  return Index{blockIdx.x} * kThreads + threadIdx.x;
+  return Index{blockIdx.x} * kMuonThreads + threadIdx.x;
 }
 
 __global__ void add_momentum(MuonMomentum<float> op, float beta, float clip) {
@@ -28,7 +28,7 @@ __global__ void normalise(MuonNormalise<T> op) {
 }
 
 template <class T>
-__global__ void update(MuonUpdate<T> op, float rate, float decay) {
+__global__ void muon_update(MuonUpdate<T> op, float rate, float decay) {
   const Index i = element();
   if (i >= op.weight.size) return;
   const float weight = op.weight[i] - (rate * cuda::widen(op.direction[i]) + decay * op.weight[i]);
@@ -37,7 +37,7 @@ __global__ void update(MuonUpdate<T> op, float rate, float decay) {
 }
 
 cuda::Shape shape(Index elements) {
-  return {dim3(cuda::blocks_for(elements, kThreads)), dim3(kThreads)};
+  return {dim3(cuda::blocks_for(elements, kMuonThreads)), dim3(kMuonThreads)};
 }
 
 }  // namespace
@@ -55,7 +55,7 @@ void run(cuda::Stream& stream, const MuonNormalise<T>& op) {
 
 template <class T>
 void run(cuda::Stream& stream, const MuonUpdate<T>& op) {
-  cuda::launch(stream, "muon_update", shape(op.weight.size), update<T>, op, static_cast<float>(op.rate),
+  cuda::launch(stream, "muon_update", shape(op.weight.size), muon_update<T>, op, static_cast<float>(op.rate),
                static_cast<float>(op.rate * op.decay));
 }
 

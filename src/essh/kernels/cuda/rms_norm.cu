@@ -6,13 +6,13 @@
 namespace essh {
 namespace {
 
-constexpr int kThreads = 128;
+constexpr int kRmsNormThreads = 128;
 
 // A row is shared by `Warps` warps, 1 or all of the block; each thread keeps `Packs` groups of N consecutive elements
 // in registers.
 template <int N, int Packs, int Warps>
 struct RowShare {
-  static constexpr int kRows = kThreads / 32 / Warps;  // rows of a block at a time
+  static constexpr int kRows = kRmsNormThreads / 32 / Warps;  // rows of a block at a time
 
   __device__ static int row() { return Warps == 1 ? static_cast<int>(threadIdx.x) / 32 : 0; }
   __device__ static Index column(int pack) {
@@ -32,7 +32,7 @@ struct RowShare {
 };
 
 template <int N, int Packs, int Warps, class T, class X>
-__global__ void __launch_bounds__(kThreads) forward(RmsNormForward<T, X> op) {
+__global__ void __launch_bounds__(kRmsNormThreads) rms_norm_forward(RmsNormForward<T, X> op) {
   using Share = RowShare<N, Packs, Warps>;
   using Run = cuda::Pack<X, N>;
   __shared__ float shared[4];
@@ -70,7 +70,7 @@ __global__ void __launch_bounds__(kThreads) forward(RmsNormForward<T, X> op) {
 // Each block loops over rows; every thread accumulates d_gain for its columns, and the rows of a block are added in
 // order at the end.
 template <int N, int Packs, int Warps, class T, class X>
-__global__ void __launch_bounds__(kThreads) backward(RmsNormBackward<T, X> op, float* partial) {
+__global__ void __launch_bounds__(kRmsNormThreads) rms_norm_backward(RmsNormBackward<T, X> op, float* partial) {
   using Share = RowShare<N, Packs, Warps>;
   using Run = cuda::Pack<X, N>;
   using SlopeRun = cuda::Pack<T, N>;
@@ -133,7 +133,7 @@ __global__ void __launch_bounds__(kThreads) backward(RmsNormBackward<T, X> op, f
     for (int i = 0; i < N; ++i) lines[Share::row() * width + c + i] = sums[pack][i];
   }
   __syncthreads();
-  for (Index c = threadIdx.x; c < width; c += kThreads) {
+  for (Index c = threadIdx.x; c < width; c += kRmsNormThreads) {
     float sum = 0;
     for (int r = 0; r < Share::kRows; ++r) sum += lines[r * width + c];
     partial[Index{blockIdx.x} * width + c] = sum;
@@ -158,8 +158,8 @@ void run(cuda::Stream& stream, const RmsNormForward<T, X>& op) {
       [&]<int N>() {
         with_shares((op.x.cols + N - 1) / N, [&]<int Packs, int Warps>() {
           cuda::launch(stream, "rms_norm_forward",
-                       {cuda::blocks_for(op.x.rows, RowShare<N, Packs, Warps>::kRows), kThreads, 0, true},
-                       forward<N, Packs, Warps, T, X>, op);
+                       {cuda::blocks_for(op.x.rows, RowShare<N, Packs, Warps>::kRows), kRmsNormThreads, 0, true},
+                       rms_norm_forward<N, Packs, Warps, T, X>, op);
         });
       },
       op.x, op.y, op.gain);
@@ -178,8 +178,8 @@ void run(cuda::Stream& stream, const RmsNormBackward<T, X>& op) {
               std::min(cuda::blocks_for(op.x.rows, kRows), static_cast<unsigned>(stream.multiprocessors() * 6));
           float* partial = op.d_gain.empty() ? nullptr : scratch.take<float>(Index{blocks} * width);
           const std::size_t bytes = partial ? static_cast<std::size_t>(kRows * width) * sizeof(float) : 0;
-          cuda::launch(stream, "rms_norm_backward", {blocks, kThreads, bytes}, backward<N, Packs, Warps, T, X>, op,
-                       partial);
+          cuda::launch(stream, "rms_norm_backward", {blocks, kRmsNormThreads, bytes},
+                       rms_norm_backward<N, Packs, Warps, T, X>, op, partial);
           if (partial) cuda::add_lines(stream, partial, blocks, width, op.d_gain.data);
         });
       },

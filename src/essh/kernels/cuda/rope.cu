@@ -5,17 +5,17 @@
 namespace essh {
 namespace {
 
-constexpr int kThreads = 128;
+constexpr int kRopeThreads = 128;
 
 // One block rotates one row. Angles are reduced in double: at position 100,000 a float has too few digits.
 template <class T>
-__global__ void __launch_bounds__(kThreads) rotate(Rope<T> op) {
+__global__ void __launch_bounds__(kRopeThreads) rotate(Rope<T> op) {
   extern __shared__ float2 turns[];
   cuda::after_previous();
   const Index row = blockIdx.x, half = op.head_dim / 2;
   const Index first = op.first.empty() ? 0 : op.first[row / op.length];
   const double position = static_cast<double>(first + row % op.length);
-  for (Index i = threadIdx.x; i < half; i += kThreads) {
+  for (Index i = threadIdx.x; i < half; i += kRopeThreads) {
     const double angle =
         position * exp2(-2.0 * static_cast<double>(i) / static_cast<double>(op.head_dim) * log2(op.theta));
     double s, c;
@@ -24,7 +24,7 @@ __global__ void __launch_bounds__(kThreads) rotate(Rope<T> op) {
   }
   __syncthreads();
   T* x = op.x.row(row);
-  for (Index pair = threadIdx.x; pair < op.x.cols / 2; pair += kThreads) {
+  for (Index pair = threadIdx.x; pair < op.x.cols / 2; pair += kRopeThreads) {
     const Index column = pair / half * op.head_dim + pair % half;
     const float2 turn = turns[pair % half];
     const float a = cuda::widen(x[column]), b = cuda::widen(x[column + half]);
@@ -37,10 +37,10 @@ __global__ void __launch_bounds__(kThreads) rotate(Rope<T> op) {
 
 template <class T>
 void run(cuda::Stream& stream, const Rope<T>& op) {
-  cuda::launch(
-      stream, "rope",
-      {static_cast<unsigned>(op.x.rows), kThreads, static_cast<std::size_t>(op.head_dim / 2) * sizeof(float2), true},
-      rotate<T>, op);
+  cuda::launch(stream, "rope",
+               {static_cast<unsigned>(op.x.rows), kRopeThreads,
+                static_cast<std::size_t>(op.head_dim / 2) * sizeof(float2), true},
+               rotate<T>, op);
 }
 
 template void run(cuda::Stream&, const Rope<float>&);

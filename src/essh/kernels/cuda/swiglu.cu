@@ -5,7 +5,7 @@ namespace essh {
 namespace {
 
 template <class T>
-struct Forward {
+struct SwigluRows {
   SwigluForward<T> op;
 
   template <int N>
@@ -26,7 +26,7 @@ struct Forward {
 };
 
 template <class T>
-struct Backward {
+struct SwigluGradientRows {
   SwigluBackward<T> op;
 
   template <int N>
@@ -53,14 +53,16 @@ struct Backward {
 template <class T>
 void run(cuda::Stream& stream, const SwigluForward<T>& op) {
   cuda::with_width<T>(
-      [&]<int N>() { cuda::each_pack<N>(stream, "swiglu_forward", op.gate.rows, op.gate.cols, Forward<T>{op}); },
+      [&]<int N>() { cuda::each_pack<N>(stream, "swiglu_forward", op.gate.rows, op.gate.cols, SwigluRows<T>{op}); },
       op.gate, op.up, op.hidden);
 }
 
 template <class T>
 void run(cuda::Stream& stream, const SwigluBackward<T>& op) {
   cuda::with_width<T>(
-      [&]<int N>() { cuda::each_pack<N>(stream, "swiglu_backward", op.gate.rows, op.gate.cols, Backward<T>{op}); },
+      [&]<int N>() {
+        cuda::each_pack<N>(stream, "swiglu_backward", op.gate.rows, op.gate.cols, SwigluGradientRows<T>{op});
+      },
       op.gate, op.up, op.d_hidden, op.d_gate, op.d_up, op.hidden);
 }
 

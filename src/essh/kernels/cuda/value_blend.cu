@@ -21,7 +21,7 @@ __device__ float inverse_rms(const T* v0, Index width, float eps, int lane) {
 }
 
 template <int N, class T>
-__global__ void __launch_bounds__(kLanes* kGroups) forward(ValueBlendForward<T> op) {
+__global__ void __launch_bounds__(kLanes* kGroups) value_blend_forward(ValueBlendForward<T> op) {
   cuda::after_previous();
   const int lane = threadIdx.x % kLanes;
   const Index channels = op.blend.size, count = op.v0.rows * channels;
@@ -45,7 +45,7 @@ __global__ void __launch_bounds__(kLanes* kGroups) forward(ValueBlendForward<T> 
 // A block loops over its share of the tokens with one group per channel; each group accumulates the gradient of its
 // channel's blend.
 template <int N, class T>
-__global__ void __launch_bounds__(kLanes* kGroups) backward(ValueBlendBackward<T> op, float* partial) {
+__global__ void __launch_bounds__(kLanes* kGroups) value_blend_backward(ValueBlendBackward<T> op, float* partial) {
   const int lane = threadIdx.x % kLanes;
   const Index channels = op.blend.size, k = Index{blockIdx.x} * kGroups + threadIdx.x / kLanes;
   const bool inside = k < channels;
@@ -100,8 +100,8 @@ void run(cuda::Stream& stream, const ValueBlendForward<T>& op) {
       op.width,
       [&]<int N>() {
         cuda::launch(stream, "value_blend_forward",
-                     {cuda::blocks_for(op.v0.rows * op.blend.size, kGroups), kLanes * kGroups, 0, true}, forward<N, T>,
-                     op);
+                     {cuda::blocks_for(op.v0.rows * op.blend.size, kGroups), kLanes * kGroups, 0, true},
+                     value_blend_forward<N, T>, op);
       },
       op.v0, op.v);
 }
@@ -117,8 +117,8 @@ void run(cuda::Stream& stream, const ValueBlendBackward<T>& op) {
       op.width,
       [&]<int N>() {
         cuda::launch(stream, "value_blend_backward",
-                     {dim3(cuda::blocks_for(channels, kGroups), shares), kLanes * kGroups}, backward<N, T>, op,
-                     partial);
+                     {dim3(cuda::blocks_for(channels, kGroups), shares), kLanes * kGroups}, value_blend_backward<N, T>,
+                     op, partial);
       },
       op.v0, op.d_v, op.d_v0);
   cuda::add_lines(stream, partial, shares, channels, op.d_blend.data);
