@@ -39,6 +39,16 @@ struct TrainerCudaTest : TrainerTest {
     return outcome;
   }
 
+  // Twenty steps of pretraining in double, and the losses after them.
+  static Curve twenty_exact_steps(const Recipe& recipe) {
+    const Setup setup(recipe, 2);
+    ReferenceTrainer reference(make_pretraining(recipe, setup.config)->settings, recipe, setup.config, setup.data);
+    Curve exact;
+    for (int i = 0; i < 20; ++i) exact.reports.push_back(reference.pretraining_step());
+    exact.losses = reference.validate();
+    return exact;
+  }
+
   // Autotuned algorithms, shared by all runs: others may round differently.
   std::map<std::string, std::string> tuned;
 };
@@ -47,12 +57,7 @@ constexpr DeviceChoice kGpu{.device = Device::Cuda};
 
 TEST_F(TrainerCudaTest, TwentyStepsFollowTheReferenceInDouble) {
   const auto settings = recipe({"elastic.ordering_period=0"});
-  Setup setup(settings, 2);
-  ReferenceTrainer reference(make_pretraining(setup.recipe, setup.config)->settings, setup.recipe, setup.config,
-                             setup.data);
-  Curve exact;
-  for (int i = 0; i < 20; ++i) exact.reports.push_back(reference.pretraining_step());
-  exact.losses = reference.validate();
+  const Curve exact = twenty_exact_steps(settings);
   const auto check = [&](const char* name, const Outcome& outcome, const CurveErrors& bounds) {
     const auto errors = compare({outcome.reports, outcome.losses}, exact);
     EXPECT_LE(errors.loss, bounds.loss) << name;
@@ -70,12 +75,7 @@ TEST_F(TrainerCudaTest, TwentyStepsFollowTheReferenceInDouble) {
 
 TEST_F(TrainerCudaTest, TwentyStepsOfMuonFollowTheReferenceInDouble) {
   const auto settings = recipe({"elastic.ordering_period=0", "optimizer.algorithm=muon"});
-  Setup setup(settings, 2);
-  ReferenceTrainer reference(make_pretraining(setup.recipe, setup.config)->settings, setup.recipe, setup.config,
-                             setup.data);
-  Curve exact;
-  for (int i = 0; i < 20; ++i) exact.reports.push_back(reference.pretraining_step());
-  exact.losses = reference.validate();
+  const Curve exact = twenty_exact_steps(settings);
   const auto check = [&](const char* name, const Outcome& outcome, double loss) {
     const auto errors = compare({outcome.reports, outcome.losses}, exact);
     EXPECT_LE(errors.loss, loss) << name;
