@@ -8,7 +8,7 @@
 namespace essh::serve {
 namespace {
 
-class Recording : public Listener {
+class Recorded : public Listener {
  public:
   bool gone() const override { return left; }
   void accepted() override {}
@@ -43,7 +43,7 @@ Notice end_of(const std::shared_ptr<Recipient>& to) {
 
 TEST(ListenerThread, CallsInOrderAndSettles) {
   std::int64_t texts = 0, tokens = 0;
-  const auto one = std::make_shared<Recording>(), two = std::make_shared<Recording>();
+  const auto one = std::make_shared<Recorded>(), two = std::make_shared<Recorded>();
   const auto first = recipient(one), second = recipient(two);
   std::vector<TokenId> expected;
   {
@@ -70,7 +70,7 @@ TEST(ListenerThread, CallsInOrderAndSettles) {
 // A listener that throws gets no further call; its texts are still counted as ended.
 TEST(ListenerThread, AFailedCallEndsItsListenerAlone) {
   std::int64_t texts = 0;
-  const auto bad = std::make_shared<Recording>(), good = std::make_shared<Recording>();
+  const auto bad = std::make_shared<Recorded>(), good = std::make_shared<Recorded>();
   bad->throws_at = 2;
   const auto first = recipient(bad), second = recipient(good);
   ListenerThread thread([&](std::int64_t count, std::int64_t) { texts += count; });
@@ -91,7 +91,7 @@ TEST(ListenerThread, AFailedCallEndsItsListenerAlone) {
 }
 
 TEST(ListenerThread, AClientThatLeavesGetsNoTokenMore) {
-  const auto leaving = std::make_shared<Recording>();
+  const auto leaving = std::make_shared<Recorded>();
   leaving->leaves_at = 3;
   const auto to = recipient(leaving);
   ListenerThread thread([](std::int64_t, std::int64_t) {});
@@ -101,7 +101,7 @@ TEST(ListenerThread, AClientThatLeavesGetsNoTokenMore) {
 }
 
 TEST(ListenerThread, TellsAtOnceWhatATokenAnswers) {
-  const auto to = recipient(std::make_shared<Recording>());
+  const auto to = recipient(std::make_shared<Recorded>());
   ListenerThread thread([](std::int64_t, std::int64_t) {});
   EXPECT_TRUE(thread.tell({.to = to, .token = 6}));
   EXPECT_FALSE(thread.tell({.to = to, .token = 7}));

@@ -19,7 +19,7 @@ double seconds_since(Clock::time_point start) {
 }
 
 // Steps between two measurements of the bytes of states.
-constexpr std::uint64_t kMeasured = 64;
+constexpr std::uint64_t kStepsPerMeasurement = 64;
 // On a GPU the pass of a prompt launches every kernel separately: a few milliseconds, about four steps of many texts.
 constexpr std::int64_t kPromptWait = 16;
 
@@ -270,7 +270,7 @@ void Scheduler::sweep() {
   std::erase_if(running_, over);
   held_ = std::ssize(running_);
   cache_bytes_ = static_cast<std::int64_t>(cache_.bytes());
-  if (steps_ % kMeasured == 0) {
+  if (steps_ % kStepsPerMeasurement == 0) {
     for (auto& text : running_) measure(*text);
   }
 }

@@ -6,7 +6,8 @@ namespace essh {
 namespace {
 
 template <class T, class Out>
-void check(Index rows, Index columns, Index inner, bool turn_a, bool turn_b, double beta, bool separate, Index gap) {
+void check_gemm(Index rows, Index columns, Index inner, bool turn_a, bool turn_b, double beta, bool separate,
+                Index gap) {
   Rng rng(14);
   StridedMatrix<double> a(turn_a ? inner : rows, turn_a ? rows : inner, gap),
       b(turn_b ? columns : inner, turn_b ? inner : columns, gap), c(rows, columns, gap), addend(rows, columns, gap);
@@ -32,9 +33,9 @@ TEST(GemmCuda, AgreesWithTheCpu) {
         for (const double beta : {0.0, 1.0}) {
           for (const bool separate : {false, true}) {
             for (const Index gap : {0, 8, 3}) {
-              check<float, float>(rows, columns, inner, turn_a, turn_b, beta, separate, gap);
-              check<BFloat16, BFloat16>(rows, columns, inner, turn_a, turn_b, beta, separate, gap);
-              check<BFloat16, float>(rows, columns, inner, turn_a, turn_b, beta, separate, gap);
+              check_gemm<float, float>(rows, columns, inner, turn_a, turn_b, beta, separate, gap);
+              check_gemm<BFloat16, BFloat16>(rows, columns, inner, turn_a, turn_b, beta, separate, gap);
+              check_gemm<BFloat16, float>(rows, columns, inner, turn_a, turn_b, beta, separate, gap);
             }
           }
         }

@@ -11,7 +11,7 @@ enum class Addend { None, Other, Itself };
 
 // Agrees with the CPU, for one weight or several, separate or contiguous.
 template <class T, class Out>
-void check(Index rows, std::span<const Index> outputs, Index inner, Addend kind, Index gap, RowBits bits) {
+void check_linear(Index rows, std::span<const Index> outputs, Index inner, Addend kind, Index gap, RowBits bits) {
   Rng rng(41);
   Index all = 0;
   for (const Index count : outputs) all += count;
@@ -47,9 +47,9 @@ TEST(LinearCuda, AgreesWithTheCpu) {
         for (const Addend kind : {Addend::None, Addend::Other, Addend::Itself}) {
           for (const Index gap : {0, 8, 3}) {
             for (const RowBits bits : {RowBits::Free, RowBits::Alone}) {
-              check<float, float>(rows, outputs, inner, kind, gap, bits);
-              check<BFloat16, BFloat16>(rows, outputs, inner, kind, gap, bits);
-              check<BFloat16, float>(rows, outputs, inner, kind, gap, bits);
+              check_linear<float, float>(rows, outputs, inner, kind, gap, bits);
+              check_linear<BFloat16, BFloat16>(rows, outputs, inner, kind, gap, bits);
+              check_linear<BFloat16, float>(rows, outputs, inner, kind, gap, bits);
             }
           }
         }

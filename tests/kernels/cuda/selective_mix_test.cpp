@@ -11,13 +11,13 @@ struct MixCase {
   Index sequences, length, channels, modes, width;
 };
 
-struct Problem {
+struct MixProblem {
   MixCase size;
   StridedMatrix<double> v0, write, read, clock, write_bias, read_bias, clock_bias, blend;
   StridedMatrix<double> decay, frequency, readout_cos, readout_sin, zero_lag, entering, z, leaving;
   std::vector<double*> entering_rows, leaving_rows;
 
-  explicit Problem(const MixCase& s)
+  explicit MixProblem(const MixCase& s)
       : size(s),
         v0(s.sequences * s.length, s.channels * s.width, 4),
         write(s.sequences * s.length, s.channels * s.modes, 4),
@@ -80,7 +80,7 @@ struct Twin {
   TwinMatrix<float> write_bias, read_bias, clock_bias, blend, decay, frequency, readout_cos, readout_sin, zero_lag,
       entering, leaving;
 
-  explicit Twin(Problem& p)
+  explicit Twin(MixProblem& p)
       : size(p.size),
         v0(p.v0),
         write(p.write),
@@ -120,10 +120,10 @@ struct Twin {
 };
 
 template <class T>
-void check(const MixCase& size) {
+void check_mix(const MixCase& size) {
   SCOPED_TRACE(::testing::Message() << size.sequences << " x " << size.length << ", " << size.channels << " channels, "
                                     << size.modes << " modes, width " << size.width);
-  Problem p(size);
+  MixProblem p(size);
   const Twin<T> fused(p), parts(p);
   run(gpu(), fused.op());
   StridedMatrix<double> gate(p.write);
@@ -159,7 +159,7 @@ TYPED_TEST(SelectiveMixCuda, AgreesWithTheCpuAndWithItsParts) {
                               {3, 1, 7, 5, 24},
                               {2, 1, 3, 8, 27},
                               {2, 1, 2, 12, 40}})
-    check<TypeParam>(size);
+    check_mix<TypeParam>(size);
 }
 
 }  // namespace

@@ -14,14 +14,14 @@ struct ScanCase {
 };
 
 // Inputs, outputs and gradients of one scan on the host.
-struct Problem {
+struct ScanProblem {
   ScanCase size;
   StridedMatrix<double> v, write, read, clock, entering, d_z, d_leaving;
   StridedMatrix<double> decay, frequency, readout_cos, readout_sin, zero_lag;
   StridedMatrix<double> z, boundary, leaving, d_v, d_write, d_read, d_clock, d_entering;
   StridedMatrix<double> d_decay, d_frequency, d_readout_cos, d_readout_sin, d_zero_lag;
 
-  explicit Problem(const ScanCase& s)
+  explicit ScanProblem(const ScanCase& s)
       : size(s),
         v(s.sequences * s.length, s.channels * s.width, 4),
         write(s.sequences * s.length, s.channels * s.modes),
@@ -66,8 +66,8 @@ struct Problem {
 
 // The same on the device; compares everything.
 template <class T>
-void check(const ScanCase& size) {
-  Problem p(size);
+void check_scan(const ScanCase& size) {
+  ScanProblem p(size);
   const TwinMatrix<T> v(p.v), d_z(p.d_z), z(p.z), d_v(p.d_v);
   const TwinMatrix<float> write(p.write), read(p.read), clock(p.clock), entering(p.entering), d_leaving(p.d_leaving),
       decay(p.decay), frequency(p.frequency), readout_cos(p.readout_cos), readout_sin(p.readout_sin),
@@ -155,7 +155,7 @@ TYPED_TEST(SelectiveScanCuda, AgreesWithTheCpuAtAnyLength) {
   ESSH_NEEDS_GPU();
   for (const Index length : {1, 63, 64, 65, 200, 2048, 5000}) {
     SCOPED_TRACE(length);
-    check<TypeParam>({.sequences = 2, .length = length, .channels = 3, .modes = 8, .width = 28});
+    check_scan<TypeParam>({.sequences = 2, .length = length, .channels = 3, .modes = 8, .width = 28});
   }
 }
 
@@ -163,7 +163,7 @@ TYPED_TEST(SelectiveScanCuda, AgreesWithTheCpuAtAnyWidth) {
   ESSH_NEEDS_GPU();
   for (const Index width : {1, 8, 15, 32, 64, 100, 128}) {
     SCOPED_TRACE(width);
-    check<TypeParam>({.sequences = 2, .length = 150, .channels = 3, .modes = 8, .width = width});
+    check_scan<TypeParam>({.sequences = 2, .length = 150, .channels = 3, .modes = 8, .width = width});
   }
 }
 
@@ -171,22 +171,22 @@ TYPED_TEST(SelectiveScanCuda, AgreesWithTheCpuWithAnyModes) {
   ESSH_NEEDS_GPU();
   for (const Index modes : {1, 4, 7, 12, 16}) {
     SCOPED_TRACE(modes);
-    check<TypeParam>({.sequences = 1, .length = 150, .channels = 2, .modes = modes, .width = 28});
+    check_scan<TypeParam>({.sequences = 1, .length = 150, .channels = 2, .modes = modes, .width = 28});
   }
 }
 
 // Fast clocks: some or all modes are direct.
 TYPED_TEST(SelectiveScanCuda, AgreesWithTheCpuWhenPairsAreSummed) {
   ESSH_NEEDS_GPU();
-  check<TypeParam>({.sequences = 2, .length = 150, .channels = 3, .modes = 8, .width = 28, .range = 14});
-  check<TypeParam>({.sequences = 2, .length = 150, .channels = 3, .modes = 8, .width = 28, .range = -1});
-  check<TypeParam>({.sequences = 2, .length = 150, .channels = 3, .modes = 8, .width = 28, .clock = 9});
+  check_scan<TypeParam>({.sequences = 2, .length = 150, .channels = 3, .modes = 8, .width = 28, .range = 14});
+  check_scan<TypeParam>({.sequences = 2, .length = 150, .channels = 3, .modes = 8, .width = 28, .range = -1});
+  check_scan<TypeParam>({.sequences = 2, .length = 150, .channels = 3, .modes = 8, .width = 28, .clock = 9});
 }
 
 TYPED_TEST(SelectiveScanCuda, StepAgreesWithTheCpu) {
   ESSH_NEEDS_GPU();
   using T = TypeParam;
-  Problem p({.sequences = 5, .length = 1, .channels = 3, .modes = 8, .width = 28});
+  ScanProblem p({.sequences = 5, .length = 1, .channels = 3, .modes = 8, .width = 28});
   const TwinMatrix<T> v(p.v), z(p.z), z_in_place(p.z);
   const TwinMatrix<float> write(p.write), read(p.read), clock(p.clock), entering(p.entering), in_place(p.entering),
       leaving(p.leaving), decay(p.decay), frequency(p.frequency), readout_cos(p.readout_cos),
@@ -226,7 +226,7 @@ TYPED_TEST(SelectiveScanCuda, BitsDoNotDependOnOtherSequences) {
   ESSH_NEEDS_GPU();
   using T = TypeParam;
   constexpr Index kLength = 150, kSequences = 8;
-  Problem p({.sequences = kSequences, .length = kLength, .channels = 3, .modes = 8, .width = 28});
+  ScanProblem p({.sequences = kSequences, .length = kLength, .channels = 3, .modes = 8, .width = 28});
   const TwinMatrix<T> v(p.v), z(p.z), z_alone(p.z);
   const TwinMatrix<float> write(p.write), read(p.read), clock(p.clock), entering(p.entering), leaving(p.leaving),
       leaving_alone(p.leaving), decay(p.decay), frequency(p.frequency), readout_cos(p.readout_cos),

@@ -8,7 +8,7 @@
 namespace essh {
 namespace {
 
-struct Shape {
+struct AttentionCase {
   Index sequences, queries, past, heads, head_dim, window;
   Index kv_heads = heads;
 
@@ -18,7 +18,7 @@ struct Shape {
   Index kv_cols() const { return kv_heads * head_dim; }
 };
 
-std::string describe(const Shape& s, Layout layout) {
+std::string describe(const AttentionCase& s, Layout layout) {
   return fmt::format("{} sequences, {} queries after {}, {}:{} heads of {}, window {}{}", s.sequences, s.queries,
                      s.past, s.heads, s.kv_heads, s.head_dim, s.window,
                      layout == Layout::Aligned ? "" : ", misaligned");
@@ -31,12 +31,12 @@ cpu::Stream& cpu_stream() {
 
 // The same inputs on both devices: the GPU computes in T, the CPU in double.
 template <class T>
-struct Problem {
-  Shape s;
+struct AttentionProblem {
+  AttentionCase s;
   StridedMatrix<double> q, k, v, d_out;
   DeviceMatrix<T> gpu_q, gpu_k, gpu_v, gpu_d_out;
 
-  Problem(cuda::Stream& stream, const Shape& shape, Layout layout, double spread = 1.5)
+  AttentionProblem(cuda::Stream& stream, const AttentionCase& shape, Layout layout, double spread = 1.5)
       : s(shape),
         q(s.rows(), s.cols(), 0),
         k(s.key_rows(), s.kv_cols(), 0),
@@ -59,7 +59,7 @@ struct Attended {
   DeviceMatrix<T> out;
   DeviceMatrix<float> log_sum;
 
-  Attended(cuda::Stream& stream, const Problem<T>& p, Layout layout)
+  Attended(cuda::Stream& stream, const AttentionProblem<T>& p, Layout layout)
       : out(stream, p.s.rows(), p.s.cols(), layout), log_sum(stream, p.s.rows(), p.s.heads, layout) {
     run(stream, WindowAttentionForward<T>{p.s.sequences, p.s.queries, p.s.past, p.s.head_dim, p.s.window,
                                           p.gpu_q.view(), p.gpu_k.view(), p.gpu_v.view(), out.view(), log_sum.view()});
@@ -70,7 +70,8 @@ struct ExactAttended {
   StridedMatrix<double> out, log_sum;
 
   template <class T>
-  explicit ExactAttended(const Problem<T>& p) : out(p.s.rows(), p.s.cols(), 0), log_sum(p.s.rows(), p.s.heads, 0) {
+  explicit ExactAttended(const AttentionProblem<T>& p)
+      : out(p.s.rows(), p.s.cols(), 0), log_sum(p.s.rows(), p.s.heads, 0) {
     run(cpu_stream(), WindowAttentionForward<double>{p.s.sequences, p.s.queries, p.s.past, p.s.head_dim, p.s.window,
                                                      p.q.view, p.k.view, p.v.view, out.view, log_sum.view});
   }
@@ -80,7 +81,7 @@ template <class T>
 struct Gradients {
   DeviceMatrix<T> d_q, d_k, d_v;
 
-  Gradients(cuda::Stream& stream, const Problem<T>& p, const Attended<T>& attended, Layout layout)
+  Gradients(cuda::Stream& stream, const AttentionProblem<T>& p, const Attended<T>& attended, Layout layout)
       : d_q(stream, p.s.rows(), p.s.cols(), layout),
         d_k(stream, p.s.rows(), p.s.kv_cols(), layout),
         d_v(stream, p.s.rows(), p.s.kv_cols(), layout) {
@@ -91,8 +92,8 @@ struct Gradients {
 };
 
 template <class T>
-void expect_forward(cuda::Stream& stream, const Shape& s, Layout layout, double slack = 1) {
-  const Problem<T> p(stream, s, layout);
+void expect_forward(cuda::Stream& stream, const AttentionCase& s, Layout layout, double slack = 1) {
+  const AttentionProblem<T> p(stream, s, layout);
   Attended<T> gpu(stream, p, layout);
   const ExactAttended exact(p);
   EXPECT_LE(relative_error(gpu.out.get(), exact.out, s.head_dim), slack * kCudaTolerance<T>) << describe(s, layout);
@@ -108,8 +109,8 @@ void expect_forward(cuda::Stream& stream, const Shape& s, Layout layout, double 
 }
 
 template <class T>
-void expect_backward(cuda::Stream& stream, const Shape& s, Layout layout) {
-  const Problem<T> p(stream, s, layout);
+void expect_backward(cuda::Stream& stream, const AttentionCase& s, Layout layout) {
+  const AttentionProblem<T> p(stream, s, layout);
   const Attended<T> gpu(stream, p, layout);
   Gradients<T> gradients(stream, p, gpu, layout);
   const ExactAttended exact(p);
@@ -178,7 +179,7 @@ TYPED_TEST(CudaWindowAttention, GroupsOfHeadsShareKeysAndValues) {
     for (const Index head_dim : {24, 64, 128}) {
       for (const auto& [heads, kv_heads] : {std::pair{4, 1}, std::pair{8, 2}, std::pair{14, 2}}) {
         for (const Index length : {1, 5, 65, 200}) {
-          const Shape s{2, length, 0, heads, head_dim, 100, kv_heads};
+          const AttentionCase s{2, length, 0, heads, head_dim, 100, kv_heads};
           expect_forward<TypeParam>(this->stream(), s, layout);
           expect_backward<TypeParam>(this->stream(), s, layout);
         }
@@ -204,8 +205,8 @@ TYPED_TEST(CudaWindowAttention, APastOfMillions) {
   using T = TypeParam;
   constexpr Index kPast = 3'000'000, kWindow = 300;
   for (const Index queries : {1, 40}) {
-    const Shape near{1, queries, kWindow, 1, 64, kWindow};
-    const Problem<T> p(this->stream(), near, Layout::Aligned);
+    const AttentionCase near{1, queries, kWindow, 1, 64, kWindow};
+    const AttentionProblem<T> p(this->stream(), near, Layout::Aligned);
     Attended<T> expected(this->stream(), p, Layout::Aligned);
     Array<T> keys(Device::Cuda, (kPast + queries) * 64, "a test"),
         values(Device::Cuda, (kPast + queries) * 64, "a test");
@@ -228,10 +229,10 @@ TYPED_TEST(CudaWindowAttention, APastOfMillions) {
 // backward keeps at once.
 TYPED_TEST(CudaWindowAttention, BitsDoNotDependOnOtherSequences) {
   using T = TypeParam;
-  for (const auto& s :
-       {Shape{8, 1, 2047, 8, 64, 2048, 2}, Shape{8, 5, 700, 4, 64, 2048}, Shape{8, 300, 0, 4, 64, 250, 2},
-        Shape{8, 130, 100, 4, 40, 250, 2}, Shape{8, 2048, 0, 16, 64, 1 << 20, 2}}) {
-    const Problem<T> p(this->stream(), s, Layout::Aligned);
+  for (const auto& s : {AttentionCase{8, 1, 2047, 8, 64, 2048, 2}, AttentionCase{8, 5, 700, 4, 64, 2048},
+                        AttentionCase{8, 300, 0, 4, 64, 250, 2}, AttentionCase{8, 130, 100, 4, 40, 250, 2},
+                        AttentionCase{8, 2048, 0, 16, 64, 1 << 20, 2}}) {
+    const AttentionProblem<T> p(this->stream(), s, Layout::Aligned);
     Attended<T> together(this->stream(), p, Layout::Aligned);
     const Index keys = s.past + s.queries, first = 7 * s.queries;
     DeviceMatrix<T> out(this->stream(), s.queries, s.cols());
@@ -266,8 +267,8 @@ TYPED_TEST(CudaWindowAttention, BitsDoNotDependOnOtherSequences) {
 TYPED_TEST(CudaWindowAttention, GroupsTooLargeToKeepTheirScores) {
   using T = TypeParam;
   constexpr Index kLength = 4096, kHeads = 40;
-  const Problem<T> grouped(this->stream(), {1, kLength, 0, kHeads, 64, kLength, 1}, Layout::Aligned);
-  Problem<T> copies(this->stream(), {1, kLength, 0, kHeads, 64, kLength}, Layout::Aligned);
+  const AttentionProblem<T> grouped(this->stream(), {1, kLength, 0, kHeads, 64, kLength, 1}, Layout::Aligned);
+  AttentionProblem<T> copies(this->stream(), {1, kLength, 0, kHeads, 64, kLength}, Layout::Aligned);
   for (auto [to, from] : {std::pair{&copies.k, &grouped.k}, std::pair{&copies.v, &grouped.v}}) {
     for (Index r = 0; r < kLength; ++r) {
       for (Index c = 0; c < kHeads * 64; ++c) to->view(r, c) = from->view(r, c % 64);
@@ -311,7 +312,7 @@ TYPED_TEST(CudaWindowAttention, OneQueryIsSplitOverItsKeys) {
 TYPED_TEST(CudaWindowAttention, LongSequences) {
   constexpr double kSlack = std::is_same_v<TypeParam, float> ? 2 : 1;
   for (const Index head_dim : {64, 128}) {
-    for (const auto& s : {Shape{1, 2048, 0, 1, head_dim, 2048}, Shape{1, 5000, 0, 1, head_dim, 777}}) {
+    for (const auto& s : {AttentionCase{1, 2048, 0, 1, head_dim, 2048}, AttentionCase{1, 5000, 0, 1, head_dim, 777}}) {
       expect_forward<TypeParam>(this->stream(), s, Layout::Aligned, kSlack);
       expect_backward<TypeParam>(this->stream(), s, Layout::Aligned);
     }
@@ -322,7 +323,7 @@ TYPED_TEST(CudaWindowAttention, LongSequences) {
 TYPED_TEST(CudaWindowAttention, LargeScoresStayFinite) {
   using T = TypeParam;
   for (const Index queries : {3, 150}) {
-    const Problem<T> p(this->stream(), {1, queries, 0, 2, 64, 70}, Layout::Aligned, 1e4);
+    const AttentionProblem<T> p(this->stream(), {1, queries, 0, 2, 64, 70}, Layout::Aligned, 1e4);
     for (const double x : Attended<T>(this->stream(), p, Layout::Aligned).out.get().storage)
       ASSERT_TRUE(std::isfinite(x));
   }
@@ -330,8 +331,9 @@ TYPED_TEST(CudaWindowAttention, LargeScoresStayFinite) {
 
 TYPED_TEST(CudaWindowAttention, TheBitsOfTwoRunsAreTheSame) {
   using T = TypeParam;
-  for (const auto& s : {Shape{3, 400, 0, 5, 64, 250}, Shape{3, 150, 0, 2, 40, 100}, Shape{1, 1, 2047, 5, 64, 2048}}) {
-    const Problem<T> p(this->stream(), s, Layout::Aligned);
+  for (const auto& s : {AttentionCase{3, 400, 0, 5, 64, 250}, AttentionCase{3, 150, 0, 2, 40, 100},
+                        AttentionCase{1, 1, 2047, 5, 64, 2048}}) {
+    const AttentionProblem<T> p(this->stream(), s, Layout::Aligned);
     Attended<T> one(this->stream(), p, Layout::Aligned), two(this->stream(), p, Layout::Aligned);
     EXPECT_EQ(one.out.bits(), two.out.bits());
     EXPECT_EQ(one.log_sum.bits(), two.log_sum.bits());
@@ -345,8 +347,9 @@ TYPED_TEST(CudaWindowAttention, TheBitsOfTwoRunsAreTheSame) {
 
 TYPED_TEST(CudaWindowAttention, NoQueriesAreANoOp) {
   using T = TypeParam;
-  for (const auto& s : {Shape{2, 0, 0, 2, 8, 4}, Shape{2, 0, 5, 2, 8, 4}, Shape{0, 9, 0, 2, 8, 4}}) {
-    const Problem<T> p(this->stream(), s, Layout::Aligned);
+  for (const auto& s :
+       {AttentionCase{2, 0, 0, 2, 8, 4}, AttentionCase{2, 0, 5, 2, 8, 4}, AttentionCase{0, 9, 0, 2, 8, 4}}) {
+    const AttentionProblem<T> p(this->stream(), s, Layout::Aligned);
     const Attended<T> attended(this->stream(), p, Layout::Aligned);
     if (s.past == 0) Gradients<T>(this->stream(), p, attended, Layout::Aligned);
   }
@@ -355,7 +358,7 @@ TYPED_TEST(CudaWindowAttention, NoQueriesAreANoOp) {
 
 TYPED_TEST(CudaWindowAttention, HeadsTooLargeAreRefused) {
   using T = TypeParam;
-  const Problem<T> p(this->stream(), {1, 4, 0, 1, 136, 4}, Layout::Aligned);
+  const AttentionProblem<T> p(this->stream(), {1, 4, 0, 1, 136, 4}, Layout::Aligned);
   EXPECT_THROW(Attended<T>(this->stream(), p, Layout::Aligned), Error);
 }
 

@@ -5,7 +5,7 @@
 namespace essh {
 namespace {
 
-struct Shape {
+struct StepCase {
   Index sequences, heads, kv_heads, head_dim, window;
   Index rows = window;  // rows of the rings; 0: growing caches
   Index cols() const { return heads * head_dim; }
@@ -39,7 +39,7 @@ struct Caches {
 // A few sequences at different positions, stepping on the GPU in T and on the CPU in double.
 template <class T>
 struct Decoding {
-  Shape s;
+  StepCase s;
   Index longest;
   std::vector<Index> positions;
   Rng rng{7};
@@ -48,7 +48,7 @@ struct Decoding {
   Caches<T> keys, values;
   Array<Index> gpu_positions;
 
-  Decoding(cuda::Stream& stream, const Shape& shape, Layout layout, Index steps = 8)
+  Decoding(cuda::Stream& stream, const StepCase& shape, Layout layout, Index steps = 8)
       : s(shape),
         longest(s.sequences * (std::min<Index>(s.window, 600) / 2 + 1) + steps),
         q(s.sequences, s.cols(), 0),
@@ -121,10 +121,10 @@ TYPED_TEST(CudaWindowStep, AgreesWithTheCpu) {
   cpu::Stream cpu;
   for (const Layout layout : {Layout::Aligned, Layout::Misaligned}) {
     for (const auto& s :
-         {Shape{1, 2, 2, 64, 300}, Shape{3, 2, 2, 64, 5}, Shape{4, 3, 3, 64, 129}, Shape{3, 2, 2, 8, 40},
-          Shape{2, 2, 2, 40, 33}, Shape{2, 1, 1, 128, 200}, Shape{2, 2, 2, 64, 1}, Shape{3, 4, 1, 64, 200},
-          Shape{3, 8, 2, 64, 300, 305}, Shape{3, 14, 2, 64, 140, 150}, Shape{3, 6, 2, 24, 40, 41},
-          Shape{4, 8, 2, 64, Index{1} << 40, 0}, Shape{4, 2, 2, 64, 500, 0}, Shape{2, 4, 2, 128, 100, 0}}) {
+         {StepCase{1, 2, 2, 64, 300}, StepCase{3, 2, 2, 64, 5}, StepCase{4, 3, 3, 64, 129}, StepCase{3, 2, 2, 8, 40},
+          StepCase{2, 2, 2, 40, 33}, StepCase{2, 1, 1, 128, 200}, StepCase{2, 2, 2, 64, 1}, StepCase{3, 4, 1, 64, 200},
+          StepCase{3, 8, 2, 64, 300, 305}, StepCase{3, 14, 2, 64, 140, 150}, StepCase{3, 6, 2, 24, 40, 41},
+          StepCase{4, 8, 2, 64, Index{1} << 40, 0}, StepCase{4, 2, 2, 64, 500, 0}, StepCase{2, 4, 2, 128, 100, 0}}) {
       Decoding<TypeParam> d(this->stream(), s, layout);
       for (int step = 0; step < 8; ++step) {
         d.draw(this->stream());
@@ -138,7 +138,7 @@ TYPED_TEST(CudaWindowStep, AgreesWithTheCpu) {
 
 TYPED_TEST(CudaWindowStep, FullWindows) {
   cpu::Stream cpu;
-  for (const auto& s : {Shape{1, 14, 14, 64, 2048}, Shape{64, 14, 14, 64, 512}, Shape{3, 8, 2, 64, 9000}}) {
+  for (const auto& s : {StepCase{1, 14, 14, 64, 2048}, StepCase{64, 14, 14, 64, 512}, StepCase{3, 8, 2, 64, 9000}}) {
     Decoding<TypeParam> d(this->stream(), s, Layout::Aligned);
     for (auto& position : d.positions) position += s.window;
     d.longest += s.window;
@@ -190,7 +190,8 @@ TYPED_TEST(CudaWindowStep, ARecordingOutlivesALargerLaunch) {
 
 // The last sequence alone, and with seven others at other positions.
 TYPED_TEST(CudaWindowStep, BitsDoNotDependOnOtherSequences) {
-  for (const auto& s : {Shape{8, 8, 2, 64, 1000, 1003}, Shape{8, 4, 4, 64, 700}, Shape{8, 6, 6, 64, 4096, 0}}) {
+  for (const auto& s :
+       {StepCase{8, 8, 2, 64, 1000, 1003}, StepCase{8, 4, 4, 64, 700}, StepCase{8, 6, 6, 64, 4096, 0}}) {
     Decoding<TypeParam> d(this->stream(), s, Layout::Aligned);
     d.draw(this->stream());
     d.step_gpu(this->stream());
@@ -205,7 +206,7 @@ TYPED_TEST(CudaWindowStep, BitsDoNotDependOnOtherSequences) {
 
 // The same keys at the same distance from the query, at another place in the ring.
 TYPED_TEST(CudaWindowStep, BitsDoNotDependOnThePlaceInTheRing) {
-  const Shape s{1, 4, 2, 64, 300, 310};
+  const StepCase s{1, 4, 2, 64, 300, 310};
   Decoding<TypeParam> d(this->stream(), s, Layout::Aligned);
   d.longest = 5000;
   d.draw(this->stream());
