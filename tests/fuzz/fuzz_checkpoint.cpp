@@ -136,10 +136,7 @@ class CheckpointFuzzer {
   fuzz::Mutator mutator_;
 };
 
+const fuzz::Registered<CheckpointFuzzer> kCheckpointFuzzer("checkpoint");
+
 }  // namespace
 }  // namespace essh
-
-int main(int argc, char** argv) {
-  return essh::fuzz::run(argc, argv, "fuzz_checkpoint",
-                         [](std::uint64_t seed) { return essh::CheckpointFuzzer(seed); });
-}

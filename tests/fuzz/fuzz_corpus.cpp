@@ -122,9 +122,7 @@ class CorpusFuzzer {
   fuzz::Mutator mutator_;
 };
 
+const fuzz::Registered<CorpusFuzzer> kCorpusFuzzer("corpus");
+
 }  // namespace
 }  // namespace essh
-
-int main(int argc, char** argv) {
-  return essh::fuzz::run(argc, argv, "fuzz_corpus", [](std::uint64_t seed) { return essh::CorpusFuzzer(seed); });
-}

@@ -8,7 +8,7 @@ namespace essh::serve {
 namespace {
 
 // Sends raw bytes to a server in this process: the reply is a sequence of HTTP replies, none of them a 500, and the
-// server answers the next client.
+// server answers the next client. Does nothing in a build without `essh serve`.
 class HttpFuzzer {
  public:
   explicit HttpFuzzer(std::uint64_t seed)
@@ -73,10 +73,11 @@ class HttpFuzzer {
               "chunked\r\n\r\n8\r\n{\"prompt\r\n7;a=b\r\n\": \"x\"}\r\n0\r\n\r\n",
               "POST /tokenize HTTP/1.0\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: "
               "15\r\n\r\n{\"prompt\": \"x\"}"};
-    start();
+    if (can_serve()) start();
   }
 
   void operator()() {
+    if (!server_) return;
     auto bytes = mutator_.pick(seeds_);
     while (mutator_.one_in(3)) bytes += mutator_.pick(seeds_);
     do {
@@ -141,10 +142,7 @@ class HttpFuzzer {
   std::shared_ptr<LiveServer> server_;
 };
 
+const fuzz::Registered<HttpFuzzer> kHttpFuzzer("http");
+
 }  // namespace
 }  // namespace essh::serve
-
-int main(int argc, char** argv) {
-  if (!essh::serve::can_serve()) return 0;
-  return essh::fuzz::run(argc, argv, "fuzz_http", [](std::uint64_t seed) { return essh::serve::HttpFuzzer(seed); });
-}

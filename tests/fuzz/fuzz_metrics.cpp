@@ -131,9 +131,7 @@ class MetricsFuzzer {
   fuzz::Mutator mutator_;
 };
 
+const fuzz::Registered<MetricsFuzzer> kMetricsFuzzer("metrics");
+
 }  // namespace
 }  // namespace essh
-
-int main(int argc, char** argv) {
-  return essh::fuzz::run(argc, argv, "fuzz_metrics", [](std::uint64_t seed) { return essh::MetricsFuzzer(seed); });
-}

@@ -107,9 +107,7 @@ class RecipeFuzzer {
   std::string text_;
 };
 
+const fuzz::Registered<RecipeFuzzer> kRecipeFuzzer("recipe");
+
 }  // namespace
 }  // namespace essh
-
-int main(int argc, char** argv) {
-  return essh::fuzz::run(argc, argv, "fuzz_recipe", [](std::uint64_t seed) { return essh::RecipeFuzzer(seed); });
-}

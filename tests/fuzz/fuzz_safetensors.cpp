@@ -121,10 +121,7 @@ class SafetensorsFuzzer {
   std::vector<std::byte> bytes_;
 };
 
+const fuzz::Registered<SafetensorsFuzzer> kSafetensorsFuzzer("safetensors");
+
 }  // namespace
 }  // namespace essh
-
-int main(int argc, char** argv) {
-  return essh::fuzz::run(argc, argv, "fuzz_safetensors",
-                         [](std::uint64_t seed) { return essh::SafetensorsFuzzer(seed); });
-}

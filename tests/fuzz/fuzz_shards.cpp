@@ -82,9 +82,7 @@ class ShardFuzzer {
   fuzz::Mutator mutator_;
 };
 
+const fuzz::Registered<ShardFuzzer> kShardFuzzer("shards");
+
 }  // namespace
 }  // namespace essh
-
-int main(int argc, char** argv) {
-  return essh::fuzz::run(argc, argv, "fuzz_shards", [](std::uint64_t seed) { return essh::ShardFuzzer(seed); });
-}

@@ -132,9 +132,7 @@ class StateFuzzer {
   fuzz::Mutator mutator_;
 };
 
+const fuzz::Registered<StateFuzzer> kStateFuzzer("state");
+
 }  // namespace
 }  // namespace essh
-
-int main(int argc, char** argv) {
-  return essh::fuzz::run(argc, argv, "fuzz_state", [](std::uint64_t seed) { return essh::StateFuzzer(seed); });
-}

@@ -12,6 +12,7 @@ namespace {
 
 // Small files with every supported component.
 std::vector<std::string> json_seeds() {
+  log::set_level(log::Level::Quiet);
   std::vector<std::string> seeds;
   for (const char* pattern : {"gpt2", "llama3"}) {
     BpeSpec spec = train_bpe({{" hello", 3}, {"hell", 2}, {"aaaa", 5}, {"\n\n", 2}},
@@ -123,10 +124,7 @@ class TokenizerFuzzer {
   std::string text_;
 };
 
+const fuzz::Registered<TokenizerFuzzer> kTokenizerFuzzer("tokenizer");
+
 }  // namespace
 }  // namespace essh
-
-int main(int argc, char** argv) {
-  essh::log::set_level(essh::log::Level::Quiet);
-  return essh::fuzz::run(argc, argv, "fuzz_tokenizer", [](std::uint64_t seed) { return essh::TokenizerFuzzer(seed); });
-}

@@ -45,7 +45,7 @@ TEST(Console, NothingComesFromElsewhereAndNothingIsInline) {
   }
 }
 
-class ConsoleFrontier : public testing::Test {
+class ConsoleFrontier : public ::testing::Test {
  protected:
   Json document(const std::string& text) {
     const auto path = std::filesystem::temp_directory_path() / ("console_frontier_" + std::to_string(::getpid()));
