@@ -14,14 +14,31 @@ namespace essh {
 // A row of a product is summed in an order that depends only on its inner size, and sequences are never combined: a
 // sequence's bits do not depend on the others in the step.
 
-// A tile is 16 rows by 32 bytes of a weight, stored lane by lane, 16 bytes each:
-//   bf16:  lane l holds columns 4q .. 4q + 3 (q = l % 4) of rows l / 4 and l / 4 + 8, as the words
-//          (row, 4q), (row + 8, 4q), (row, 4q + 2), (row + 8, 4q + 2) of the A operand of an m16n8k16 product
-//   float: lane l holds columns 4 (l % 2) .. + 3 of row l / 2
+// A tile is 16 rows of a weight by a few columns, stored lane by lane. With g = lane / 4 and q = lane % 4 a lane holds
+//   Plain, bf16:   16 columns, 16 bytes: columns 4q .. 4q + 3 of rows g and g + 8, as the words (g, 4q), (g + 8, 4q),
+//                  (g, 4q + 2), (g + 8, 4q + 2) of the A operand of an m16n8k16 product
+//   Plain, float:  8 columns, 16 bytes: columns 4 (lane % 2) .. + 3 of row lane / 2
+//   Q8 and FP8:    32 columns, 16 bytes: columns 8q .. 8q + 7 of rows g and g + 8, as the words (g, 8q), (g + 8, 8q),
+//                  (g, 8q + 4), (g + 8, 8q + 4) of four codes. The lower half of a word holds columns 0 and 2, the
+//                  upper half 1 and 3: in FP8 a byte each; in Q8, from bit 15 down, the sign of the first, the
+//                  magnitude of the second, the sign of the second, the magnitude of the first
+//   Q4:            32 columns, 8 bytes: the same columns and rows as the words (g, 8q), (g + 8, 8q); columns 2i and
+//                  2i + 1 in bits 4i .. 4i + 3 and 16 + 4i .. 19 + 4i, as in a file (code plus 8)
+// The codes of a quantised tile are followed by 8 words: the bf16 scales of row g and, in the upper half, of row g + 8.
+//
+// A weight of the product is the bf16 number nearest to scale * code: the number that a dequantised bf16 copy holds.
+enum class TileFormat : std::uint8_t { Plain, Q8, FP8, Q4 };
 inline constexpr int kTileRows = 16;
-inline constexpr int kTileBytes = 512;
+inline constexpr int kTileBytes = 512;  // codes of a Plain, Q8 or FP8 tile
+inline constexpr int kTileGroup = 32;   // columns that share a scale
 template <class T>
-inline constexpr int kTileColumns = kTileBytes / kTileRows / int{sizeof(T)};
+constexpr int tile_columns(TileFormat format) {
+  return format == TileFormat::Plain ? kTileBytes / kTileRows / int{sizeof(T)} : kTileGroup;
+}
+constexpr int tile_bytes(TileFormat format) {
+  if (format == TileFormat::Plain) return kTileBytes;
+  return (format == TileFormat::Q4 ? kTileBytes / 2 : kTileBytes) + kTileRows * 2;
+}
 
 inline constexpr int kStreamedSequences = 8;  // maximum batch of one step
 
@@ -30,7 +47,7 @@ enum class StepPhase { Begin, Residual, Project, Advance, Attend, Mixed, Output,
 inline constexpr int kStepPhases = 12;
 
 // A worker's share of a product: row tiles [first, first + count), each with `steps` tiles along the columns, stored
-// `begin` tiles into the worker's stream.
+// from `begin` units of 16 bytes on in the worker's stream.
 struct StreamShare {
   int first, count, begin, steps;
 };
@@ -42,8 +59,26 @@ struct PackTiles {
   std::vector<Matrix<const T>> parts;  // at most 4, of equal columns
   bool paired = false;
   Index steps;             // tiles along the columns
-  Vector<const Index> to;  // for each tile of rows, the index of its first tile in the stream
-  T* stream;               // (=)
+  Vector<const Index> to;  // for each tile of rows, the byte of the stream where its first tile begins
+  std::byte* stream;       // (=)
+};
+
+// A quantised matrix as a file stores it: rows of codes and of bf16 scales.
+struct CodedMatrix {
+  const std::byte* codes;
+  const BFloat16* scales;
+  Index rows, cols;
+  Index code_stride;   // bytes from row to row
+  Index scale_stride;  // elements from row to row
+};
+// The same for quantised weights. Codes are finite, and -127 to 127 in Q8.
+struct PackCodedTiles {
+  TileFormat format;
+  std::vector<CodedMatrix> parts;
+  bool paired = false;
+  Index steps;
+  Vector<const Index> to;
+  std::byte* stream;
 };
 
 // One layer of the step. Offsets into the exchange are in bytes for one sequence; each region of the exchange holds its
@@ -89,12 +124,13 @@ struct StreamedStep {
   // Products in order: four per layer, then the head.
   int workers;
   const StreamShare* shares;  // products x workers
-  const Index* stream_begin;  // tiles before each worker's stream
+  const Index* stream_begin;  // bytes before each worker's stream
   const std::byte* streams;
+  TileFormat layer_format = TileFormat::Plain, head_format = TileFormat::Plain;  // see streamed_formats()
   const T* embedding;  // vocabulary x hidden
   const float* last_gain;
   int widest;  // largest input of a product, in elements
-  // Slots of 16 KB that a worker keeps in flight. More than the memory's latency needs only fill its queues and delay
+  // Slots (16 to 18 KB) that a worker keeps in flight. More than the memory's latency needs only fill its queues and delay
   // the exchange.
   int in_flight;
 
@@ -110,8 +146,16 @@ struct StreamedStep {
 
 template <class T>
 void run(cuda::Stream&, const PackTiles<T>&);
+void run(cuda::Stream&, const PackCodedTiles&);
 template <class T>
 void run(cuda::Stream&, const StreamedStep<T>&);
+
+// Whether there is a step of these formats: Plain; for bf16 also Q8, FP8, and Q4 with a head in Q8.
+template <class T>
+constexpr bool streamed_formats(TileFormat layers, TileFormat head) {
+  if (layers == TileFormat::Plain || sizeof(T) == 4) return layers == TileFormat::Plain && head == TileFormat::Plain;
+  return head == (layers == TileFormat::Q4 ? TileFormat::Q8 : layers);
+}
 
 // What a device offers a model of `layers` whose products have up to `widest` inputs; sequences = 0 if the step cannot
 // run. Needs sm_90.
@@ -119,6 +163,6 @@ struct StreamedLimits {
   int workers = 0, sequences = 0;
 };
 template <class T>
-StreamedLimits streamed_limits(cuda::Stream&, Index widest, Index layers);
+StreamedLimits streamed_limits(cuda::Stream&, Index widest, Index layers, TileFormat format);
 
 }  // namespace essh

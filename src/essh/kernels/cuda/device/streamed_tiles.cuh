@@ -1,5 +1,6 @@
 #pragma once
 #include "essh/kernels/cuda/device/attention_rows.cuh"
+#include "essh/kernels/cuda/device/coded_tile.cuh"
 #include "essh/kernels/cuda/device/tile_ring.cuh"
 #include "essh/kernels/streamed_step.h"
 
@@ -14,18 +15,37 @@ inline constexpr int kSumStride = kSums + 8;    // the four threads read differe
 inline constexpr int kGroupColumns = 8;         // values of a channel advanced by one warp
 inline constexpr int kPartStride = kRowMaxColumns + 2;
 
-template <class T>
-__host__ __device__ constexpr int padded_inner(int columns) {
-  return (columns + kTileColumns<T> - 1) / kTileColumns<T> * kTileColumns<T>;
+// Tiles of a slot of the ring, along the columns.
+__host__ __device__ constexpr int slot_tiles(TileFormat format) {
+  return (format == TileFormat::Q4 ? 4 : 2) * kWarps;
 }
-// Elements between the inputs of two sequences; 16 bytes of padding avoid bank conflicts.
-template <class T>
+__host__ __device__ constexpr int slot_bytes(TileFormat format) {
+  return slot_tiles(format) * tile_bytes(format);
+}
+
+// What the formats of a step's weights decide: kColumns, the columns of its widest tiles, and the size of a slot.
+template <class T, TileFormat kLayers, TileFormat kHead>
+struct StepTiles {
+  static constexpr int kColumns =
+      tile_columns<T>(kLayers) > tile_columns<T>(kHead) ? tile_columns<T>(kLayers) : tile_columns<T>(kHead);
+  static constexpr int kSlotBytes =
+      slot_bytes(kLayers) > slot_bytes(kHead) ? slot_bytes(kLayers) : slot_bytes(kHead);
+};
+
+template <int kColumns>
+__host__ __device__ constexpr int padded_inner(int columns) {
+  return (columns + kColumns - 1) / kColumns * kColumns;
+}
+// Elements between the inputs of two sequences. Padding avoids bank conflicts: 16 bytes; for quantised tiles, whose
+// lanes read 16 bytes each, half of the banks.
+template <class T, int kColumns>
 __host__ __device__ constexpr int input_stride(int widest) {
-  return padded_inner<T>(widest) + 16 / int{sizeof(T)};
+  if (kColumns == kTileGroup) return padded_inner<2 * kTileGroup>(widest) + kTileGroup;
+  return padded_inner<kColumns>(widest) + 16 / int{sizeof(T)};
 }
 
 // Shared memory except the ring.
-template <class T>
+template <class T, int kColumns>
 struct Shared {
   float* sums;     // 2 x kWarps x kSumStride
   float* squares;  // 2 x sequences x kWarps
@@ -42,7 +62,7 @@ struct Shared {
     return 2 * kWarps * kSumStride * 4 + 2 * kStreamedSequences * kWarps * 4 +
            2 * kStreamedSequences * kRowMaxColumns / 2 * 8 + kRowMaxColumns * 4 + 2 * kRowMaxColumns * 4 + 2 * 16 * 8 +
            layers * int{sizeof(StreamedLayer)} + products(layers) * int{sizeof(StreamShare)} +
-           count * input_stride<T>(widest) * int{sizeof(T)};
+           count * input_stride<T, kColumns>(widest) * int{sizeof(T)};
   }
   __device__ Shared(unsigned char* at, int layer_count) {
     const auto take = [&](int size) {
@@ -67,18 +87,14 @@ __device__ __forceinline__ void meet() {
   asm volatile("bar.sync 1, %0;" ::"n"(kReaders) : "memory");
 }
 
-// One warp's sums of 16 rows for each sequence. A slot of the ring holds up to 32 tiles along the columns; a warp takes
-// its own and the one 16 further.
-inline constexpr int kSlotTiles = kSlotBytes / kTileBytes;
-static_assert(kSlotTiles == 2 * kWarps);
-
-template <class T>
+// One warp's sums of 16 rows for each sequence. A warp takes of a slot its own tile and those 16, 32 and 48 further.
+// add(): `tile` and `input` point to this warp's first; `left` is the number of tiles from there on.
+template <class T, TileFormat kFormat>
 struct TileSums;
 template <>
-struct TileSums<BFloat16> {
+struct TileSums<BFloat16, TileFormat::Plain> {
   float c[2][4] = {};
 
-  // `tile` and `input` point to this warp's first; `left` is the number of tiles from there on.
   template <int kMost>
   __device__ __forceinline__ void add(const unsigned char* tile, const BFloat16* input, int stride, int left, int count,
                                       int lane) {
@@ -108,8 +124,47 @@ struct TileSums<BFloat16> {
     }
   }
 };
+// Quantised weights become bf16 right before the product.
+template <TileFormat kFormat>
+struct TileSums<BFloat16, kFormat> {
+  float c[2][4] = {};
+
+  template <int kMost>
+  __device__ __forceinline__ void add(const unsigned char* tile, const BFloat16* input, int stride, int left, int count,
+                                      int lane) {
+    constexpr int kTurns = slot_tiles(kFormat) / kWarps, kBytes = tile_bytes(kFormat);
+    TileCodes<kFormat> w[kTurns];
+    uint4 x[kTurns];
+    const bool there = lane / 4 < (kMost == 1 ? 1 : count);
+#pragma unroll
+    for (int i = 0; i < kTurns; ++i) {
+      x[i] = uint4{0, 0, 0, 0};
+      if (i * kWarps < left) {
+        w[i].load(tile + i * kWarps * kBytes, lane);
+        if (there)
+          x[i] = *reinterpret_cast<const uint4*>(input + lane / 4 * stride + i * kWarps * kTileGroup + lane % 4 * 8);
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < kTurns; ++i) {
+      if (i * kWarps < left) {
+        Word a[2][4];
+        w[i].weights(a);
+        mma(c[0], a[0], x[i].x, x[i].y);
+        mma(c[1], a[1], x[i].z, x[i].w);
+      }
+    }
+  }
+  __device__ __forceinline__ void store(float* to, int count, int lane) const {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int row = lane / 4 + i / 2 * 8, column = lane % 4 * 2 + i % 2;
+      if (column < count) to[row * count + column] = c[0][i] + c[1][i];
+    }
+  }
+};
 template <>
-struct TileSums<float> {
+struct TileSums<float, TileFormat::Plain> {
   float c[kStreamedSequences] = {};
 
   template <int kMost>

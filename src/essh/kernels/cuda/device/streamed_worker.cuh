@@ -6,12 +6,13 @@
 // The blocks of the streamed step.
 namespace essh::cuda::device {
 
-// One block. kMost: bound on the sequences. Multiply-adds are explicit: otherwise kMost would decide which of two
-// products is rounded.
-template <class T, int kMost>
+// One block. kMost: bound on the sequences; kLayers and kHead: formats of the weights. Multiply-adds are explicit:
+// otherwise kMost would decide which of two products is rounded.
+template <class T, int kMost, TileFormat kLayers, TileFormat kHead>
 struct Worker {
+  static constexpr int kColumns = StepTiles<T, kLayers, kHead>::kColumns;
   const StreamedStep<T>& op;
-  const Shared<T>& shared;
+  const Shared<T, kColumns>& shared;
   RingPlace reader;
   int worker, warp, lane, thread;
   int toggle = 0, squares_toggle = 0;
@@ -43,7 +44,7 @@ struct Worker {
   __device__ T* narrow_part(int offset, int b, int elements) const {
     return reinterpret_cast<T*>(const_cast<std::byte*>(part(offset, b, elements * int{sizeof(T)})));
   }
-  __device__ int input_stride_() const { return input_stride<T>(op.widest); }
+  __device__ int input_stride_() const { return input_stride<T, kColumns>(op.widest); }
   __device__ int residual_elements() const { return (op.hidden + kTileRows - 1) / kTileRows * kTileRows; }
 
   __device__ std::int32_t token(int b) const {
@@ -60,7 +61,7 @@ struct Worker {
   // `leaving` of the previous layer, or the embedding.
   __device__ void take_residual(int offset, const float* gain) {
     squares_toggle ^= 1;
-    const int elements = residual_elements(), padded = padded_inner<T>(op.hidden);
+    const int elements = residual_elements(), padded = padded_inner<kColumns>(op.hidden);
     float squares[kMost] = {};
     for (int i = thread * 4; i < padded; i += kReaders * 4) {
       const bool inside = i < op.hidden;
@@ -112,7 +113,7 @@ struct Worker {
   // input = values of type T sent by other workers, `elements` per sequence.
   __device__ void take_sent(int offset, int elements) {
     constexpr int kRun = 16 / int{sizeof(T)}, kAtOnce = kMost == 1 ? 2 : 4;
-    const int runs = elements / kRun, padded_runs = padded_inner<T>(elements) / kRun, all = padded_runs * count();
+    const int runs = elements / kRun, padded_runs = padded_inner<kColumns>(elements) / kRun, all = padded_runs * count();
     for (int first = thread; first < all; first += kReaders * kAtOnce) {
       const T* from[kAtOnce];
       Words<4> x[kAtOnce];
@@ -143,20 +144,21 @@ struct Worker {
   }
 
   // Calls finish(first tile, tiles, sums) on all threads with each warp's sums of a few tiles.
-  template <class Finish>
+  template <TileFormat kFormat, class Finish>
   __device__ void multiply(const StreamShare& share, const Finish& finish) {
     const int n = count(), stride = input_stride_();
     const int at_once = kSums / (kTileRows * n);
-    const T* const own_input = shared.input + warp * kTileColumns<T>;
+    constexpr int kTileWidth = tile_columns<T>(kFormat), kSlotTiles = slot_tiles(kFormat);
+    const T* const own_input = shared.input + warp * kTileWidth;
     for (int first = 0; first < share.count; first += at_once) {
       const int tiles = min(at_once, share.count - first);
       float* sums = shared.sums + toggle * kWarps * kSumStride;
       toggle ^= 1;
       for (int t = 0; t < tiles; ++t) {
-        TileSums<T> mine;
+        TileSums<T, kFormat> mine;
         for (int step = 0; step < share.steps; step += kSlotTiles) {
           const unsigned char* const slot = reader.take();
-          mine.template add<kMost>(slot + warp * kTileBytes, own_input + step * kTileColumns<T>, stride,
+          mine.template add<kMost>(slot + warp * tile_bytes(kFormat), own_input + step * kTileWidth, stride,
                                    share.steps - step - warp, n, lane);
           reader.give_back(lane);
         }
@@ -207,7 +209,7 @@ struct Worker {
     if (share.count == 0) return;
     take_residual(entering, layer.mixer_gain);
     end_phase(StepPhase::Residual);
-    multiply(share, rows([&](int row, int b, float sum) {
+    multiply<kLayers>(share, rows([&](int row, int b, float sum) {
                send(floats(layer.projected, b, elements) + row, sum * inverse_rms(b));
              }));
     end_phase(StepPhase::Project);
@@ -475,7 +477,7 @@ struct Worker {
 
   // input = the combined shares of each head, four columns per thread at once.
   __device__ void take_attention(const StreamedLayer& layer) {
-    const int d = layer.head_dim, runs = layer.heads * d / 4, padded = padded_inner<T>(layer.heads * d) / 4;
+    const int d = layer.head_dim, runs = layer.heads * d / 4, padded = padded_inner<kColumns>(layer.heads * d) / 4;
     for (int item = thread; item < padded * count(); item += kReaders) {
       const int b = item / padded, run = item % padded;
       float4 out{0, 0, 0, 0};
@@ -516,7 +518,7 @@ struct Worker {
     const float before = used && thread % 4 == 0 ? look_at_residual(entering, value % n, own) : 0.0f;
     take();
     end_phase(waits);
-    multiply(share, rows([&](int row, int b, float sum) {
+    multiply<kLayers>(share, rows([&](int row, int b, float sum) {
                const bool known = row == own && __float_as_uint(before) != kUnsent;
                const float x = known ? before : residual(entering, b, row);
                send(floats(leaving, b, elements) + row, fmaf(scale, sum, x));
@@ -530,7 +532,7 @@ struct Worker {
     if (up.count > 0) {
       take_residual(layer.middle, layer.ffn_gain);
       end_phase(StepPhase::Middle);
-      multiply(up, [&](int first, int tiles, const float* sums) {
+      multiply<kLayers>(up, [&](int first, int tiles, const float* sums) {
         const int n = count(), item = thread / 4, b = item / (tiles * 8), tile = item / 8 % tiles, unit = item % 8;
         if (warp * 8 >= tiles * 8 * n) return;
         const int value = (tile * kTileRows + unit) * n + b;
@@ -550,7 +552,7 @@ struct Worker {
     if (share.count == 0) return;
     take_residual(entering, op.last_gain);
     LogitKey best = 0;
-    multiply(share, rows([&](int row, int b, float sum) {
+    multiply<kHead>(share, rows([&](int row, int b, float sum) {
                if (row >= op.vocabulary) return;
                const float logit = sum * inverse_rms(b);
                op.logits[Index{b} * op.vocabulary + row] = logit;
@@ -573,7 +575,7 @@ struct Worker {
   __device__ void run() {
     if (op.cycles != nullptr) since = clock64();
     copy_words(op.layer, shared.layers, op.layers);
-    for (int i = thread; i < Shared<T>::products(op.layers); i += kReaders)
+    for (int i = thread; i < Shared<T, kColumns>::products(op.layers); i += kReaders)
       shared.shares[i] = op.shares[i * op.workers + worker];
     meet();
     // Angles are reduced in double: at position 100,000 a float has too few digits.
@@ -622,19 +624,21 @@ struct Worker {
 };
 
 // Copies a worker's stream into its ring, one row of tiles after the other.
-template <class T>
+template <class T, TileFormat kLayers, TileFormat kHead>
 __device__ void stream_weights(const StreamedStep<T>& op, const TileRing& ring, int worker) {
   RingPlace place{ring}, landed{ring};
   int on_their_way = 0;
-  const auto* from = reinterpret_cast<const unsigned char*>(op.streams) + op.stream_begin[worker] * kTileBytes;
-  const int products = Shared<T>::products(op.layers);
+  const auto* from = reinterpret_cast<const unsigned char*>(op.streams) + op.stream_begin[worker];
+  const int products = 4 * op.layers + 1;
   StreamShare next = op.shares[worker];
   for (int p = 0; p < products; ++p) {
     const StreamShare share = next;
     if (p + 1 < products) next = op.shares[(p + 1) * op.workers + worker];
+    const TileFormat format = p + 1 < products ? kLayers : kHead;
+    const int slot = slot_tiles(format), tile = tile_bytes(format);
     for (int t = 0; t < share.count; ++t) {
-      for (int step = 0; step < share.steps; step += kSlotTiles) {
-        const int bytes = min(kSlotTiles, share.steps - step) * kTileBytes;
+      for (int step = 0; step < share.steps; step += slot) {
+        const int bytes = min(slot, share.steps - step) * tile;
         if (on_their_way == op.in_flight) {
           landed.await_filled();
           landed.advance();

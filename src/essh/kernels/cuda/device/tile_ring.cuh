@@ -39,13 +39,12 @@ __device__ __forceinline__ void copy_bulk(void* to, const void* from, unsigned b
       : "memory");
 }
 
-inline constexpr int kSlotBytes = 16384;
-
 struct TileRing {
   unsigned char* slots;
   std::uint64_t* full;
   std::uint64_t* empty;
   int count;
+  int slot_bytes;
 
   // Called by one thread, before a barrier of the block.
   __device__ void init(int readers) const {
@@ -76,13 +75,13 @@ struct RingPlace {
   __device__ __forceinline__ void fill(const void* from, unsigned bytes) {
     barrier_wait(ring.empty + slot, phase ^ 1);  // the first round does not wait
     barrier_expect(ring.full + slot, bytes);
-    copy_bulk(ring.slots + slot * kSlotBytes, from, bytes, ring.full + slot);
+    copy_bulk(ring.slots + slot * ring.slot_bytes, from, bytes, ring.full + slot);
     advance();
   }
   // For each reading warp: waits for the next slot.
   __device__ __forceinline__ const unsigned char* take() const {
     await_filled();
-    return ring.slots + slot * kSlotBytes;
+    return ring.slots + slot * ring.slot_bytes;
   }
   __device__ __forceinline__ void give_back(int lane) {
     __syncwarp();
