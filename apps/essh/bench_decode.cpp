@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <memory>
 
 #include "apps/essh/bench_draft.h"
@@ -17,7 +18,7 @@ namespace {
 
 struct Options {
   std::string model, output = "md";
-  std::vector<std::string> tiers = {"full"};
+  std::vector<std::string> tiers = {"full"}, formats = {};
   DeviceOptions device;
   std::vector<Index> prompts = {}, depths = {2048}, batches = {1};
   DecodingBench bench;
@@ -78,7 +79,8 @@ Json measure_steps(const Options& o, OpenDevice& device, const StoredModel& mode
                {"samples_ts", samples},
                {"decode_ms", ms},
                {"samples_ms", rates.step_ms},
-               {"weight_bytes", rates.weight_bytes},
+               {"weights", rates.weights.format},
+               {"weight_bytes", rates.weights.bytes},
                {"state_bytes", rates.state_bytes},
                {"bytes_per_step", rates.moved_bytes}});
   if (read_rate > 0) {
@@ -94,17 +96,18 @@ std::string test_name(const Json& line) {
 }
 
 void print_markdown(const Json& lines) {
-  fmt::print("| model | tier | dtype | path | batch | test | t/s | ms a step | state | read rate |\n");
-  fmt::print("|---|---|---|---|---:|---:|---:|---:|---:|---:|\n");
+  fmt::print("| model | tier | dtype | path | batch | test | t/s | ms a step | weights | state | read rate |\n");
+  fmt::print("|---|---|---|---|---:|---:|---:|---:|---:|---:|---:|\n");
   const auto text = [](const Json& line, const char* key) { return line[key].get<std::string>(); };
   for (const auto& line : lines) {
     fmt::print("| {} | {} | {} | {} | {} | {} | {:.2f} ± {:.2f} |", text(line, "model"), text(line, "tier"),
                text(line, "dtype"), text(line, "path"), line["n_batch"].get<Index>(), test_name(line),
                line["avg_ts"].get<double>(), line["stddev_ts"].get<double>());
     if (line.contains("decode_ms"))
-      fmt::print(" {:.3f} | {} |", line["decode_ms"].get<double>(), format_bytes(line["state_bytes"].get<double>()));
+      fmt::print(" {:.3f} | {} {} | {} |", line["decode_ms"].get<double>(), text(line, "weights"),
+                 format_bytes(line["weight_bytes"].get<double>()), format_bytes(line["state_bytes"].get<double>()));
     else
-      fmt::print(" | |");
+      fmt::print(" | | |");
     if (line.contains("share_of_read_rate"))
       fmt::print(" {:.0f} % |\n", 100 * line["share_of_read_rate"].get<double>());
     else
@@ -136,9 +139,9 @@ void run_drafts(const Options& o, OpenDevice& device, const StoredModel& model) 
 }
 
 void print_csv(const Json& lines) {
-  const std::vector<std::string> keys = {"model",     "device",    "tier",        "dtype",         "path",
-                                         "n_prompt",  "n_gen",     "n_depth",     "n_batch",       "avg_ts",
-                                         "stddev_ts", "decode_ms", "state_bytes", "bytes_per_step"};
+  const std::vector<std::string> keys = {
+      "model",   "device", "tier",      "dtype",     "path",        "n_prompt",       "n_gen",   "n_depth",
+      "n_batch", "avg_ts", "stddev_ts", "decode_ms", "state_bytes", "bytes_per_step", "weights", "weight_bytes"};
   fmt::print("{}\n", fmt::join(keys, ","));
   for (const auto& line : lines) {
     std::vector<std::string> cells;
@@ -147,13 +150,8 @@ void print_csv(const Json& lines) {
   }
 }
 
-void run(Options o) {
-  if (o.json) o.output = "json";
-  OpenDevice device(o.device);
-  const auto model = open_bench_model(o.model);
-  if (!o.draft.drafts.empty()) return run_drafts(o, device, model);
-  const double read_rate = measure_read_rate(device.stream);
-  Json lines = Json::array();
+// Adds a line for each measurement of one model.
+void measure_model(Options& o, OpenDevice& device, const StoredModel& model, double read_rate, Json& lines) {
   std::vector<std::vector<Tier>> groups;
   for (const auto& name : o.tiers) {
     const auto tier = find_tier(model_of_run(o.model), model.config(), name);
@@ -172,14 +170,10 @@ void run(Options o) {
       }
     }
   }
-  if (o.output == "json")
-    fmt::print("{}\n", to_text(lines, 2));
-  else if (o.output == "csv")
-    print_csv(lines);
-  else
-    print_markdown(lines);
-  if (!o.profile) return;
-  // Launches are timed one by one, which a recording does not allow.
+}
+
+// Launches are timed one by one, which a recording does not allow.
+void profile_steps(Options o, OpenDevice& device, const StoredModel& model) {
   auto options = o.engine();
   options.eager = true;
   o.bench.warmup = 2;
@@ -189,6 +183,31 @@ void run(Options o) {
   measure_decoding(model, find_tier(model_of_run(o.model), model.config(), o.tiers.back()), device.stream, options,
                    o.bench);
   print_profile(profile.lines());
+}
+
+void run(Options o) {
+  if (o.json) o.output = "json";
+  OpenDevice device(o.device);
+  const auto stored = open_bench_model(o.model);
+  // The model in each format of --dtype, or as it is stored.
+  const auto model_in = [&](std::size_t i) {
+    return o.formats.empty() ? stored : stored.stored_as(parse_matrix_format(o.formats[i]));
+  };
+  const auto count = std::max<std::size_t>(1, o.formats.size());
+  if (!o.draft.drafts.empty()) {
+    if (count > 1) fail(ErrorKind::Usage, "bench decode: --draft takes one --dtype");
+    return run_drafts(o, device, model_in(0));
+  }
+  const double read_rate = measure_read_rate(device.stream);
+  Json lines = Json::array();
+  for (std::size_t i = 0; i < count; ++i) measure_model(o, device, model_in(i), read_rate, lines);
+  if (o.output == "json")
+    fmt::print("{}\n", to_text(lines, 2));
+  else if (o.output == "csv")
+    print_csv(lines);
+  else
+    print_markdown(lines);
+  if (o.profile) profile_steps(o, device, model_in(count - 1));
 }
 
 }  // namespace
@@ -202,6 +221,10 @@ void add_bench_decode(Verb& verb) {
   kind->add_option("--tier", o->tiers, "T4, full, xi=0.3 or 18x1792; several by commas")
       ->delimiter(',')
       ->capture_default_str();
+  kind->add_option("--dtype", o->formats,
+                   "matrices in bf16, q8, fp8 or q4, as export writes them, instead of as stored; several by commas")
+      ->delimiter(',')
+      ->one_of({"bf16", "q8", "fp8", "q4"});
   add_number(*kind, "-p,--n-prompt", o->prompts, "also reads prompts of these lengths", 1, Index{1} << 30)
       ->delimiter(',');
   add_number(*kind, "-n,--steps", o->bench.steps, "timed steps", 1, 1 << 20)->capture_default_str();
@@ -222,7 +245,9 @@ void add_bench_decode(Verb& verb) {
   kind->add_flag("--eager", o->eager, "without a CUDA graph");
   kind->add_flag("--profile", o->profile, "GPU time by kernel, of a few further steps");
   kind->callback([o] { run(*o); });
-  kind->footer("Example: essh bench decode 1.5b --device cuda -b 1,16,128 -o md");
+  kind->footer(
+      "Example: essh bench decode 1.5b --device cuda -b 1,16,128 -o md\n"
+      "         essh bench decode 1.5b --device cuda --dtype bf16,q8,fp8,q4");
 }
 
 }  // namespace essh::verbs

@@ -62,6 +62,13 @@ class Engine::Typed : public Impl {
   SlotState& state(Slot slot) const override { return *entry(slot).state; }
   const Tier& tier(Slot slot) const override { return entry(slot).tier; }
   std::size_t weight_bytes(const Tier& tier) override { return find(tier.capacity).weight_bytes(); }
+  StepWeights step_weights(const Tier& tier, Index slots) override {
+    auto& model = find(tier.capacity);
+    const bool fast = streams(model, slots);
+    const auto codes = fast ? streamed(model)->quantisation() : std::string_view();
+    return {.format = codes.empty() ? traits(model.weight_format()).name : std::string(codes),
+            .bytes = model.step_bytes(stream_, fast)};
+  }
 
   StateSnapshot snapshot(Slot slot) const override {
     const auto& from = entry(slot);

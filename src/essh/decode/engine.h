@@ -2,6 +2,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "essh/decode/sampler.h"
@@ -96,6 +97,12 @@ struct PackedState {
 // No sequence is longer. Bounds what a damaged state may claim: sizes of caches stay far from overflow.
 inline constexpr Index kLongestSequence = Index{1} << 35;
 
+// What a step of single tokens reads of the weights: their format where they lie, and their bytes.
+struct StepWeights {
+  std::string format;
+  std::size_t bytes = 0;
+};
+
 // A model at work for many sequences, each a slot with its tier, position and state. Weights are packed once per tier;
 // one pass takes any mix of prompts and single tokens of any slots. Calls may come from any thread, one at a time.
 //
@@ -155,6 +162,8 @@ class Engine {
   // Bytes of the state of a slot where it lies, and of a tier's weights as they are used.
   std::size_t state_bytes(Slot slot) const;
   std::size_t weight_bytes(const Tier& tier);
+  // Of a step of so many slots of a tier.
+  StepWeights step_weights(const Tier& tier, Index slots);
   // What it computes in.
   Precision precision() const;
 

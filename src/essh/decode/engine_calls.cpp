@@ -86,6 +86,10 @@ std::size_t Engine::weight_bytes(const Tier& tier) {
   const auto lock = stream().acquire();
   return impl_->weight_bytes(tier);
 }
+StepWeights Engine::step_weights(const Tier& tier, Index slots) {
+  const auto lock = stream().acquire();
+  return impl_->step_weights(tier, slots);
+}
 Precision Engine::precision() const {
   return impl_->precision();
 }

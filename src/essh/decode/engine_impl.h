@@ -28,6 +28,7 @@ class Engine::Impl {
   virtual SlotState& state(Slot slot) const = 0;
   virtual const Tier& tier(Slot slot) const = 0;
   virtual std::size_t weight_bytes(const Tier& tier) = 0;
+  virtual StepWeights step_weights(const Tier& tier, Index slots) = 0;
 
   const StoredModel& model() const { return model_; }
   Stream& stream() const { return stream_; }

@@ -4,6 +4,8 @@
 #include <chrono>
 #include <cmath>
 #include <numeric>
+#include <optional>
+#include <utility>
 
 #include "essh/base/log.h"
 #include "essh/kernels/clear.h"
@@ -22,15 +24,68 @@ constexpr Index ceil_div(Index x, Index unit) {
   return (x + unit - 1) / unit;
 }
 
-// A product of a step: rows of these weights as tiles.
+// A product of a step: rows of these tensors as tiles.
 struct Product {
-  std::vector<Weight> parts;
+  std::vector<std::size_t> tensors;
   bool paired = false;
+  TileFormat format = TileFormat::Plain;
   Index tiles = 0, steps = 0;
+
+  Index row_bytes() const { return steps * tile_bytes(format); }  // of a row of tiles
 };
 
-// How many tiles of each product each worker takes. Streams come out equally long, since every product's remainder goes
-// to those who have had the least.
+// Formats of a step of these weights: those of the codes if there is such a step, else Plain.
+struct StepFormats {
+  TileFormat layers = TileFormat::Plain, head = TileFormat::Plain;
+};
+template <class T>
+StepFormats formats_of(const ParameterLayout& layout, std::span<const CodedWeight> coded) {
+  constexpr std::pair<Quantisation, TileFormat> kFormatOf[] = {
+      {Quantisation::Q8, TileFormat::Q8}, {Quantisation::FP8, TileFormat::FP8}, {Quantisation::Q4, TileFormat::Q4}};
+  std::optional<TileFormat> layers, head;
+  for (std::size_t i = 0; i < coded.size(); ++i) {
+    const auto& tensor = layout.tensors()[i];
+    if (!tensor.is_matrix()) continue;
+    if (coded[i].codes == nullptr) return {};
+    auto& known = tensor.layer < 0 ? head : layers;
+    for (const auto& [quantisation, format] : kFormatOf) {
+      if (coded[i].quantisation != quantisation) continue;
+      if (known && *known != format) return {};
+      known = format;
+    }
+  }
+  if (!layers || !head || !streamed_formats<T>(*layers, *head)) return {};
+  return {*layers, *head};
+}
+
+// Codes and scales of tensors on the device, while they are packed.
+struct UploadedCodes {
+  std::vector<Array<std::byte>> memory;
+  std::vector<CodedMatrix> parts;
+
+  void add(Stream& stream, const CodedWeight& weight) {
+    const auto upload = [&](const std::byte* from, Index bytes) {
+      memory.emplace_back(stream.device(), bytes, "codes of weights");
+      stream.copy(memory.back().data(), from, static_cast<std::size_t>(bytes));
+      return memory.back().data();
+    };
+    // The last row may end before its stride.
+    const auto* codes =
+        upload(weight.codes, (weight.rows - 1) * weight.code_stride + code_bytes(weight.quantisation, weight.cols));
+    constexpr Index kScale = sizeof(BFloat16);
+    const auto* scales =
+        upload(weight.scales, (weight.rows - 1) * weight.scale_stride + scale_count(weight.cols) * kScale);
+    parts.push_back({.codes = codes,
+                     .scales = reinterpret_cast<const BFloat16*>(scales),
+                     .rows = weight.rows,
+                     .cols = weight.cols,
+                     .code_stride = weight.code_stride,
+                     .scale_stride = weight.scale_stride / kScale});
+  }
+};
+
+// How many tiles of each product each worker takes. Streams (load: their bytes) come out equally long, since every
+// product's remainder goes to those who have had the least.
 std::vector<StreamShare> distribute(const std::vector<Product>& products, int workers) {
   std::vector<StreamShare> shares;
   std::vector<Index> load(static_cast<std::size_t>(workers));
@@ -42,10 +97,10 @@ std::vector<StreamShare> distribute(const std::vector<Product>& products, int wo
     for (Index i = 0; i < product.tiles % workers; ++i) ++count[order[static_cast<std::size_t>(i)]];
     Index first = 0;
     for (std::size_t w = 0; w < load.size(); ++w) {
-      shares.push_back({static_cast<int>(first), static_cast<int>(count[w]), static_cast<int>(load[w]),
+      shares.push_back({static_cast<int>(first), static_cast<int>(count[w]), static_cast<int>(load[w] / 16),
                         static_cast<int>(product.steps)});
       first += count[w];
-      load[w] += count[w] * product.steps;
+      load[w] += count[w] * product.row_bytes();
     }
   }
   return shares;
@@ -90,6 +145,7 @@ double softplus(double x) {
 
 template <class T>
 std::unique_ptr<StreamedModel<T>> StreamedModel<T>::make(const Model<T>& model, const Weights& weights,
+                                                         std::span<const CodedWeight> coded,
                                                          const std::vector<StatePart>& parts,
                                                          const std::vector<Index>& fixed_offsets, Stream& stream) {
   const auto& c = model.config();
@@ -102,12 +158,15 @@ std::unique_ptr<StreamedModel<T>> StreamedModel<T>::make(const Model<T>& model, 
       widest = std::max(widest, kind == MixerKind::Spectral ? c.spectral_channels * c.channel_width
                                                             : a.num_attention_heads * a.head_dim);
     }
-    const auto limits = streamed_limits<T>(*stream.cuda(), round_up(widest, 8), c.num_hidden_layers);
+    const auto formats = formats_of<T>(model.layout(), coded);
+    const auto limits = streamed_limits<T>(*stream.cuda(), round_up(widest, 8), c.num_hidden_layers, formats.layers);
     if (limits.sequences == 0) return nullptr;
     std::unique_ptr<StreamedModel> made(new StreamedModel(model, limits, stream));
     made->operands_.widest = static_cast<int>(round_up(widest, 8));
+    made->operands_.layer_format = formats.layers;
+    made->operands_.head_format = formats.head;
     try {
-      made->lay_out(model.layout(), weights, parts, fixed_offsets);
+      made->lay_out(model.layout(), weights, coded, parts, fixed_offsets);
       made->tune();
     } catch (const Error& e) {
       if (e.kind() != ErrorKind::OutOfMemory) throw;
@@ -120,18 +179,29 @@ std::unique_ptr<StreamedModel<T>> StreamedModel<T>::make(const Model<T>& model, 
 }
 
 template <class T>
+std::string_view StreamedModel<T>::quantisation() const {
+  constexpr std::string_view kNames[] = {"", "q8", "fp8", "q4"};
+  return kNames[static_cast<std::size_t>(operands_.layer_format)];
+}
+
+template <class T>
 void StreamedModel<T>::lay_out(const ParameterLayout& layout, const Weights& weights,
-                               const std::vector<StatePart>& parts, const std::vector<Index>& fixed_offsets) {
+                               std::span<const CodedWeight> coded, const std::vector<StatePart>& parts,
+                               const std::vector<Index>& fixed_offsets) {
   const auto& c = config_;
   std::vector<Product> products;
-  const auto add = [&](std::vector<std::size_t> tensors, bool paired = false) {
-    Product product{.parts = {}, .paired = paired};
-    for (const auto tensor : tensors) product.parts.push_back(weights[tensor]);
+  const auto add_to = [&](TileFormat format, std::vector<std::size_t> tensors, bool paired) {
     Index rows = 0;
-    for (const auto& part : product.parts) rows += part.rows;
-    product.tiles = paired ? ceil_div(product.parts.front().rows, kTileRows / 2) : ceil_div(rows, kTileRows);
-    product.steps = ceil_div(product.parts.front().cols, kTileColumns<T>);
-    products.push_back(std::move(product));
+    for (const auto tensor : tensors) rows += weights[tensor].rows;
+    const auto& first = weights[tensors.front()];
+    products.push_back({.tensors = std::move(tensors),
+                        .paired = paired,
+                        .format = format,
+                        .tiles = paired ? ceil_div(first.rows, kTileRows / 2) : ceil_div(rows, kTileRows),
+                        .steps = ceil_div(first.cols, tile_columns<T>(format))});
+  };
+  const auto add = [&](std::vector<std::size_t> tensors, bool paired = false) {
+    add_to(operands_.layer_format, std::move(tensors), paired);
   };
 
   // Where caches begin: at a place that grows with the rows of those that grow.
@@ -215,7 +285,7 @@ void StreamedModel<T>::lay_out(const ParameterLayout& layout, const Weights& wei
     layers_.push_back(layer);
   }
   const auto embedding = layout.find(-1, "model.embed_tokens.weight");
-  add({embedding});
+  add_to(operands_.head_format, {embedding}, false);
 
   modal_ = on_device(stream_, modal, "modal constants");
   frequencies_ = on_device(stream_, frequencies, "rotary frequencies");
@@ -227,29 +297,43 @@ void StreamedModel<T>::lay_out(const ParameterLayout& layout, const Weights& wei
   const auto workers = static_cast<std::size_t>(limits_.workers);
   const auto shares = distribute(products, limits_.workers);
   std::vector<Index> stream_begin(workers);
+  Index bytes = 0;
   for (std::size_t w = 0; w < workers; ++w) {
     const auto& last = shares[(products.size() - 1) * workers + w];
-    stream_begin[w] = tiles_;
-    tiles_ += last.begin + Index{last.count} * last.steps;
+    stream_begin[w] = bytes;
+    bytes += Index{last.begin} * 16 + Index{last.count} * products.back().row_bytes();
   }
-  streams_ = Array<std::byte>(stream_.device(), tiles_ * kTileBytes, "weights as tiles");
+  streams_ = Array<std::byte>(stream_.device(), bytes, "weights as tiles");
   if constexpr (kWithCuda) {
     for (std::size_t p = 0; p < products.size(); ++p) {
       const auto& product = products[p];
       std::vector<Index> places;
       for (std::size_t w = 0; w < workers; ++w) {
         const auto& share = shares[p * workers + w];
-        for (Index t = 0; t < share.count; ++t) places.push_back(stream_begin[w] + share.begin + t * product.steps);
+        for (Index t = 0; t < share.count; ++t)
+          places.push_back(stream_begin[w] + Index{share.begin} * 16 + t * product.row_bytes());
       }
       const auto there = on_device(stream_, places, "places of tiles");
-      PackTiles<T> pack{.parts = {},
-                        .paired = product.paired,
-                        .steps = product.steps,
-                        .to = there.view(),
-                        .stream = reinterpret_cast<T*>(streams_.data())};
-      for (const auto& weight : product.parts) pack.parts.push_back(weight.as<T>());
-      run(*stream_.cuda(), pack);
-      stream_.wait();
+      if (product.format == TileFormat::Plain) {
+        PackTiles<T> pack{.parts = {},
+                          .paired = product.paired,
+                          .steps = product.steps,
+                          .to = there.view(),
+                          .stream = streams_.data()};
+        for (const auto tensor : product.tensors) pack.parts.push_back(weights[tensor].as<T>());
+        run(*stream_.cuda(), pack);
+        stream_.wait();
+      } else {
+        UploadedCodes codes;
+        for (const auto tensor : product.tensors) codes.add(stream_, coded[tensor]);
+        run(*stream_.cuda(), PackCodedTiles{.format = product.format,
+                                            .parts = codes.parts,
+                                            .paired = product.paired,
+                                            .steps = product.steps,
+                                            .to = there.view(),
+                                            .stream = streams_.data()});
+        stream_.wait();
+      }
     }
   }
   shares_ = on_device(stream_, shares, "shares of products");
@@ -279,7 +363,7 @@ template <class T>
 void StreamedModel<T>::tune() {
   const auto name = fmt::format("streamed step {}x{}x{}x{} {}", config_.num_hidden_layers, config_.hidden_size,
                                 config_.spectral_channels * config_.channel_width, config_.intermediate_size,
-                                traits(format_of<T>()).name);
+                                quantisation().empty() ? traits(format_of<T>()).name : quantisation());
   constexpr int kCandidates[] = {2, 3, 4, 5, 6, 8};
   constexpr int kWarm = 3, kTimed = 12;
   auto& known = stream_.choices()[name];

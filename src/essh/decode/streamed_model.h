@@ -4,21 +4,26 @@
 
 #include "essh/kernels/streamed_step.h"
 #include "essh/model/model.h"
+#include "essh/store/quantisation.h"
 
 namespace essh {
 
 // A model laid out for the streamed step: its weights once more, as tiles in the order of their use, and the memory
-// through which workers exchange activations.
+// through which workers exchange activations. Weights that are stored as codes stay codes if every layer has one
+// quantisation and there is a step of it (streamed_formats); their bf16 values are those of the other copy.
 template <class T>
 class StreamedModel {
  public:
   // Null where the device or the sizes of the model do not allow it, or its weights do not fit a second time.
+  // coded: empty, or one per tensor, in host memory; read by this call only.
   static std::unique_ptr<StreamedModel> make(const Model<T>& model, const Weights& weights,
-                                             const std::vector<StatePart>& parts,
+                                             std::span<const CodedWeight> coded, const std::vector<StatePart>& parts,
                                              const std::vector<Index>& fixed_offsets, Stream& stream);
 
   // Most sequences of one step.
   Index sequences() const { return limits_.sequences; }
+  // "q8", "q4" or "fp8" if the step reads codes, else empty.
+  std::string_view quantisation() const;
 
   // Advances up to sequences() sequences by one token whose position is below `longest`. logits: sequences x
   // vocabulary; keys: one each, zero before.
@@ -27,8 +32,8 @@ class StreamedModel {
  private:
   StreamedModel(const Model<T>& model, StreamedLimits limits, Stream& stream)
       : config_(model.config()), stream_(stream), limits_(limits) {}
-  void lay_out(const ParameterLayout& layout, const Weights& weights, const std::vector<StatePart>& parts,
-               const std::vector<Index>& fixed_offsets);
+  void lay_out(const ParameterLayout& layout, const Weights& weights, std::span<const CodedWeight> coded,
+               const std::vector<StatePart>& parts, const std::vector<Index>& fixed_offsets);
   // Chooses operands_.in_flight by timing, or takes what was chosen before.
   void tune();
   // Makes room in the exchange for attention over positions below `longest`.
@@ -37,7 +42,6 @@ class StreamedModel {
   ModelConfig config_;
   Stream& stream_;
   StreamedLimits limits_;
-  Index tiles_ = 0;
   std::vector<StreamedLayer> layers_;
   Array<StreamedLayer> layers_there_;
   Array<StreamShare> shares_;

@@ -28,7 +28,7 @@ void upload_weight(Stream& stream, const Weight& from, V* to) {
 
 template <class T>
 TierModel<T>::TierModel(const StoredModel& stored, Capacity capacity, Stream& stream)
-    : capacity_(capacity), model_(slice(stored.config(), capacity)) {
+    : capacity_(capacity), model_(slice(stored.config(), capacity)), coded_(stored.coded(capacity)) {
   const auto& layout = model_.layout();
   const auto sliced = slice(stored.config(), stored.weights(), capacity);
   if (stream.device() == Device::Cpu) {
@@ -62,8 +62,17 @@ std::size_t TierModel<T>::weight_bytes() const {
 }
 
 template <class T>
+std::size_t TierModel<T>::step_bytes(Stream& stream, bool streams) {
+  if (!streams || streamed(stream)->quantisation().empty()) return weight_bytes();
+  Index sum = 0;
+  for (std::size_t i = 0; i < coded_.size(); ++i)
+    sum += coded_[i].codes ? coded_[i].bytes() : weights_.tensors[i].bytes();
+  return static_cast<std::size_t>(sum);
+}
+
+template <class T>
 StreamedModel<T>* TierModel<T>::streamed(Stream& stream) {
-  if (!asked_for_streamed_) streamed_ = StreamedModel<T>::make(model_, weights_, parts_, offsets_, stream);
+  if (!asked_for_streamed_) streamed_ = StreamedModel<T>::make(model_, weights_, coded_, parts_, offsets_, stream);
   asked_for_streamed_ = true;
   return streamed_.get();
 }

@@ -27,6 +27,9 @@ class TierModel {
   const std::vector<Index>& fixed_offsets() const { return offsets_; }
   Index fixed_bytes() const { return fixed_bytes_; }
   std::size_t weight_bytes() const;
+  // What a streamed step, or any other pass, reads of the weights.
+  std::size_t step_bytes(Stream& stream, bool streams);
+  Format weight_format() const { return weights_.tensors.front().format; }
   // The streamed step, made when it is first asked for; null where there is none.
   StreamedModel<T>* streamed(Stream& stream);
 
@@ -49,6 +52,7 @@ class TierModel {
   Array<T> matrices_;
   Array<float> tables_;
   Weights weights_;
+  std::vector<CodedWeight> coded_;  // in host memory, of the stored model
   std::vector<StatePart> parts_;
   std::vector<Index> offsets_;
   Index fixed_bytes_ = 0;

@@ -74,10 +74,10 @@ DecodingRates measure_decoding(const StoredModel& model, const Tier& tier, Strea
     engine.generate(slots, first, bench.steps);
     result.step_ms.push_back(1e3 * seconds_since(start) / bench.steps);
   }
-  result.weight_bytes = engine.weight_bytes(alone);
+  result.weights = engine.step_weights(alone, bench.batch);
   result.state_bytes = engine.state_bytes(slots[0]);
   const auto rows = engine.precision() == Precision::BFloat16 ? Format::BF16 : Format::F32;
-  result.moved_bytes = static_cast<double>(result.weight_bytes) +
+  result.moved_bytes = static_cast<double>(result.weights.bytes) +
                        static_cast<double>(bench.batch) * state_traffic(engine.config(), rows, bench.depth);
   return result;
 }
@@ -102,12 +102,13 @@ DecodingRates measure_mixed_decoding(const StoredModel& model, const std::vector
       slots.push_back(engine.open(tiers[t]));
       const Chunk chunk{.slot = slots.back(), .tokens = prompt, .wanted = Wanted::Nothing};
       engine.run({&chunk, 1});
-      result.weight_bytes = std::max(result.weight_bytes, engine.weight_bytes(tiers[t]));
+      const auto weights = engine.step_weights(tiers[t], bench.batch);
+      if (weights.bytes > result.weights.bytes) result.weights = weights;
     }
     result.state_bytes += engine.state_bytes(slots.back()) / static_cast<std::size_t>(bench.batch);
     result.moved_bytes += state_traffic(model.cut(tiers[t].capacity).config(), rows, bench.depth);
   }
-  result.moved_bytes += static_cast<double>(result.weight_bytes);
+  result.moved_bytes += static_cast<double>(result.weights.bytes);
   std::vector<std::int32_t> last(slots.size(), prompt[0]);
   std::vector<Chunk> chunks;
   for (std::size_t b = 0; b < slots.size(); ++b)

@@ -16,7 +16,7 @@ struct DecodingBench {
 
 struct DecodingRates {
   std::vector<double> step_ms;  // by repetition: mean over its steps
-  std::size_t weight_bytes = 0;
+  StepWeights weights;          // as a step reads them
   std::size_t state_bytes = 0;  // of one sequence
   // Bytes that a step moves: the weights, and the reads and writes of every sequence's state.
   double moved_bytes = 0;

@@ -127,11 +127,11 @@ struct StreamedStep {
   const Index* stream_begin;  // bytes before each worker's stream
   const std::byte* streams;
   TileFormat layer_format = TileFormat::Plain, head_format = TileFormat::Plain;  // see streamed_formats()
-  const T* embedding;  // vocabulary x hidden
+  const T* embedding;                                                            // vocabulary x hidden
   const float* last_gain;
   int widest;  // largest input of a product, in elements
-  // Slots (16 to 18 KB) that a worker keeps in flight. More than the memory's latency needs only fill its queues and delay
-  // the exchange.
+  // Slots (16 to 18 KB) that a worker keeps in flight. More than the memory's latency needs only fill its queues and
+  // delay the exchange.
   int in_flight;
 
   int count;  // sequences

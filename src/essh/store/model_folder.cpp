@@ -166,6 +166,13 @@ MatrixFormat matrix_format(const ModelConfig& config) {
   return {parse_dtype(config.torch_dtype), quantisation_from_name(config.quantization.format)};
 }
 
+QuantizationConfig quantization_config(const MatrixFormat& format) {
+  if (!format.quantisation) return {};
+  return {.quant_method = "essh",
+          .format = std::string(quantisation_name(*format.quantisation)),
+          .group_size = kQuantisationGroup};
+}
+
 DType stored_dtype(const ModelTensor& tensor, DType dtype) {
   return tensor.is_matrix() ? dtype : DType::F32;
 }
@@ -176,11 +183,7 @@ void save_model(const fs::path& folder, const ModelConfig& config, const Paramet
   auto sliced = slice(config, capacity);
   sliced.torch_dtype = torch_name(options.format.dtype);
   const auto quantisation = options.format.quantisation;
-  sliced.quantization = {};
-  if (quantisation)
-    sliced.quantization = {.quant_method = "essh",
-                           .format = std::string(quantisation_name(*quantisation)),
-                           .group_size = kQuantisationGroup};
+  sliced.quantization = quantization_config(options.format);
   const auto weights = slice(config, parameters.weights(), capacity);
 
   std::map<std::string, std::size_t> index_of;

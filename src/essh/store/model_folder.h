@@ -46,6 +46,8 @@ struct MatrixFormat {
 MatrixFormat parse_matrix_format(std::string_view name);
 std::string matrix_format_name(const MatrixFormat& format);
 MatrixFormat matrix_format(const ModelConfig& config);
+// The "quantization_config" of a folder of this format.
+QuantizationConfig quantization_config(const MatrixFormat& format);
 
 // A tensor of a folder in float, quantised or not.
 void read_tensor(const ModelTensor& tensor, const TensorFiles& files, std::span<float> values);

@@ -35,6 +35,17 @@ std::string scale_name(std::string_view tensor);
 Index code_bytes(Quantisation quantisation, Index columns);
 Index scale_count(Index columns);
 
+// A quantised matrix in host memory, as a file stores it. Prefixes of rows and columns are quantised matrices too.
+struct CodedWeight {
+  Quantisation quantisation = Quantisation::Q8;
+  const std::byte* codes = nullptr;   // null for a tensor that is not quantised
+  const std::byte* scales = nullptr;  // BF16, perhaps misaligned
+  Index rows = 0, cols = 0;
+  Index code_stride = 0, scale_stride = 0;  // bytes from row to row
+
+  Index bytes() const { return rows * (code_bytes(quantisation, cols) + scale_count(cols) * Index{sizeof(BFloat16)}); }
+};
+
 void quantise_row(Quantisation quantisation, std::span<const float> row, std::span<std::byte> codes,
                   std::span<BFloat16> scales);
 void dequantise_row(Quantisation quantisation, std::span<const std::byte> codes, std::span<const BFloat16> scales,

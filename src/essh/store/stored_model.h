@@ -17,10 +17,15 @@ class StoredModel {
 
   // A copy of one capacity in its stored format, equal to its export; the same hash.
   StoredModel cut(Capacity capacity) const;
+  // A copy whose matrices are stored as an export of this format stores them, bf16 or quantised; the same hash.
+  StoredModel stored_as(const MatrixFormat& format) const;
 
   const ModelConfig& config() const;
   // In host memory.
   const Weights& weights() const;
+  // The codes and scales of weights() at a capacity, in host memory, one entry per tensor. Entries are empty for
+  // tensors that are not quantised or have codes that quantise_row() never writes.
+  std::vector<CodedWeight> coded(Capacity capacity) const;
   // model_hash of the folder, computed on first use.
   const std::string& hash() const;
   // Checks untrusted tokens: an id outside the vocabulary is an error that names its position.

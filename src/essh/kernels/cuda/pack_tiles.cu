@@ -83,10 +83,9 @@ __device__ unsigned packed_word(TileFormat format, const unsigned char* row, Ind
   for (int half = 0; half < 2; ++half) {
     const unsigned first = code_of(format, row, column + half, cols),
                    second = code_of(format, row, column + half + 2, cols);
-    const unsigned bits =
-        format == TileFormat::Q8
-            ? (first & 0x80u) << 8 | (second & 0x7fu) << 8 | (second & 0x80u) | (first & 0x7fu)
-            : first | second << 8;
+    const unsigned bits = format == TileFormat::Q8
+                              ? (first & 0x80u) << 8 | (second & 0x7fu) << 8 | (second & 0x80u) | (first & 0x7fu)
+                              : first | second << 8;
     word |= bits << (16 * half);
   }
   return word;
@@ -108,8 +107,7 @@ __global__ void pack_coded_tiles(TileFormat format, Parts<CodedMatrix> parts, in
           matrix ? reinterpret_cast<const unsigned char*>(matrix->codes + row * matrix->code_stride) : nullptr;
       if (matrix) scales |= unsigned{matrix->scales[row * matrix->scale_stride + step].bits} << (16 * r);
       for (int w = r; w < words; w += 2)
-        to[lane * words + w] =
-            packed_word(format, codes, Index{step} * kTileGroup + lane % 4 * 8 + w / 2 * 4, cols);
+        to[lane * words + w] = packed_word(format, codes, Index{step} * kTileGroup + lane % 4 * 8 + w / 2 * 4, cols);
     }
     if (lane % 4 == 0) to[32 * words + lane / 4] = scales;
   }

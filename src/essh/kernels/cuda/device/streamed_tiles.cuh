@@ -26,10 +26,9 @@ __host__ __device__ constexpr int slot_bytes(TileFormat format) {
 // What the formats of a step's weights decide: kColumns, the columns of its widest tiles, and the size of a slot.
 template <class T, TileFormat kLayers, TileFormat kHead>
 struct StepTiles {
-  static constexpr int kColumns =
-      tile_columns<T>(kLayers) > tile_columns<T>(kHead) ? tile_columns<T>(kLayers) : tile_columns<T>(kHead);
-  static constexpr int kSlotBytes =
-      slot_bytes(kLayers) > slot_bytes(kHead) ? slot_bytes(kLayers) : slot_bytes(kHead);
+  static constexpr int kColumns = tile_columns<T>(kLayers) > tile_columns<T>(kHead) ? tile_columns<T>(kLayers)
+                                                                                    : tile_columns<T>(kHead);
+  static constexpr int kSlotBytes = slot_bytes(kLayers) > slot_bytes(kHead) ? slot_bytes(kLayers) : slot_bytes(kHead);
 };
 
 template <int kColumns>

@@ -113,7 +113,8 @@ struct Worker {
   // input = values of type T sent by other workers, `elements` per sequence.
   __device__ void take_sent(int offset, int elements) {
     constexpr int kRun = 16 / int{sizeof(T)}, kAtOnce = kMost == 1 ? 2 : 4;
-    const int runs = elements / kRun, padded_runs = padded_inner<kColumns>(elements) / kRun, all = padded_runs * count();
+    const int runs = elements / kRun, padded_runs = padded_inner<kColumns>(elements) / kRun,
+              all = padded_runs * count();
     for (int first = thread; first < all; first += kReaders * kAtOnce) {
       const T* from[kAtOnce];
       Words<4> x[kAtOnce];
@@ -210,8 +211,8 @@ struct Worker {
     take_residual(entering, layer.mixer_gain);
     end_phase(StepPhase::Residual);
     multiply<kLayers>(share, rows([&](int row, int b, float sum) {
-               send(floats(layer.projected, b, elements) + row, sum * inverse_rms(b));
-             }));
+                        send(floats(layer.projected, b, elements) + row, sum * inverse_rms(b));
+                      }));
     end_phase(StepPhase::Project);
   }
 
@@ -519,10 +520,10 @@ struct Worker {
     take();
     end_phase(waits);
     multiply<kLayers>(share, rows([&](int row, int b, float sum) {
-               const bool known = row == own && __float_as_uint(before) != kUnsent;
-               const float x = known ? before : residual(entering, b, row);
-               send(floats(leaving, b, elements) + row, fmaf(scale, sum, x));
-             }));
+                        const bool known = row == own && __float_as_uint(before) != kUnsent;
+                        const float x = known ? before : residual(entering, b, row);
+                        send(floats(leaving, b, elements) + row, fmaf(scale, sum, x));
+                      }));
     end_phase(multiplies);
   }
 
@@ -553,12 +554,12 @@ struct Worker {
     take_residual(entering, op.last_gain);
     LogitKey best = 0;
     multiply<kHead>(share, rows([&](int row, int b, float sum) {
-               if (row >= op.vocabulary) return;
-               const float logit = sum * inverse_rms(b);
-               op.logits[Index{b} * op.vocabulary + row] = logit;
-               const auto key = logit_key(logit, row);
-               best = key > best ? key : best;
-             }));
+                      if (row >= op.vocabulary) return;
+                      const float logit = sum * inverse_rms(b);
+                      op.logits[Index{b} * op.vocabulary + row] = logit;
+                      const auto key = logit_key(logit, row);
+                      best = key > best ? key : best;
+                    }));
     // All values of a thread belong to one sequence.
     meet();
     auto* all = reinterpret_cast<LogitKey*>(shared.sums);
