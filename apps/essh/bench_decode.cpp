@@ -41,6 +41,7 @@ Json common_fields(const Options& o, OpenDevice& device, const StoredModel& mode
       {"tier", tier.name},
       {"dtype", precision_on(device.stream.device(), o.device.chosen_precision()) == Precision::BFloat16 ? "bfloat16"
                                                                                                          : "float32"},
+      {"stored_dtype", matrix_format_name(matrix_format(model.config()))},
       {"path", o.unfused ? (o.eager ? "eager" : "unfused") : "fused"},
       {"provenance", bench_provenance(o.model, model, kThroughputSeed)}};
 }

@@ -214,6 +214,11 @@ class Generate(unittest.TestCase):
             self.assertEqual((result["provenance"]["model_hash"], result["provenance"]["stage"]), (model_hash, "initial"))
             self.assertEqual((result["provenance"]["seed"], result["provenance"]["data_fingerprint"]), (1, ""))
         preset = essh_json("bench", "decode", "tiny", "--depth", 4, "--steps", 3, "--json")[0]
+        formats = essh_json("bench", "decode", "tiny", "--dtype", "bf16,q8,q4", "--depth", 4, "--steps", 3, "--device", "cpu", "--json")
+        self.assertEqual([line["stored_dtype"] for line in formats], ["bfloat16", "q8", "q4"])
+        self.assertEqual([line["weights"] for line in formats], ["bfloat16", "float32", "float32"])  # dequantised on the CPU
+        self.assertLess(formats[0]["weight_bytes"], 0.6 * formats[1]["weight_bytes"])
+        self.assertIn(b"q8", essh("bench", "decode", "tiny", "--dtype", "q3", "--steps", 1).stderr)
         drafted = essh_json("bench", "decode", self.model, "--tier", "full", "--draft", "T1,full", "--temperature", 0.8,
                             "--depth", 4, "--steps", 9, "--repetitions", 2, "--device", "cpu", "--json")
         self.assertEqual([line["draft"] for line in drafted], ["T1", "full"])

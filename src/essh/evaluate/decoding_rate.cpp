@@ -51,7 +51,9 @@ double DecodingRates::deviation_ms() const {
 DecodingRates measure_decoding(const StoredModel& model, const Tier& tier, Stream& stream, EngineOptions engine_options,
                                const DecodingBench& bench) {
   ESSH_ASSERT(bench.batch > 0 && bench.depth > 0 && bench.steps > 0 && bench.repetitions > 0);
-  Engine engine(model.cut(tier.capacity), stream, engine_options);
+  // On a GPU an engine packs the weights of a tier anyway.
+  const bool packed = stream.device() != Device::Cpu && tier.capacity == full_capacity(model.config());
+  Engine engine(packed ? model : model.cut(tier.capacity), stream, engine_options);
   const Tier alone{"full", 1, tier.capacity};
   Rng rng(1);
   const auto random_token = [&] {

@@ -1,0 +1,70 @@
+#pragma once
+#include <algorithm>
+
+#include "essh/device/cuda/launch.cuh"
+#include "essh/kernels/cuda/device/streamed_worker.cuh"
+
+// The kernel of the streamed step and its launch. Each format of the weights is compiled in a source of its own.
+namespace essh::cuda::device {
+
+template <class T, int kMost, TileFormat kLayers, TileFormat kHead>
+__global__ void __launch_bounds__(kThreads, 1) streamed_step(const __grid_constant__ StreamedStep<T> op, int slots) {
+#if __CUDA_ARCH__ >= 900
+  using Tiles = StepTiles<T, kLayers, kHead>;
+  extern __shared__ __align__(1024) unsigned char memory[];
+  const Shared<T, Tiles::kColumns> shared(memory + slots * Tiles::kSlotBytes, op.layers);
+  const TileRing ring{memory, shared.barriers, shared.barriers + 16, slots, Tiles::kSlotBytes};
+  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+  const int worker = static_cast<int>(blockIdx.x);
+  if (threadIdx.x == 0) ring.init(kWarps);
+  __syncthreads();
+  if (warp == kWarps) {
+    if (lane == 0) stream_weights<T, kLayers, kHead>(op, ring, worker);
+  } else if (warp > kWarps) {
+    auto* to = reinterpret_cast<uint4*>(op.exchange_again);
+    for (Index i = Index{worker} * 32 + lane; i < op.exchange_again_bytes / 16; i += Index{op.workers} * 32)
+      to[i] = uint4{kUnsent, kUnsent, kUnsent, kUnsent};
+  } else {
+    Worker<T, kMost, kLayers, kHead>{.op = op,
+                                     .shared = shared,
+                                     .reader = {ring},
+                                     .worker = worker,
+                                     .warp = warp,
+                                     .lane = lane,
+                                     .thread = static_cast<int>(threadIdx.x)}
+        .run();
+  }
+#endif
+}
+
+template <class T, class Tiles>
+int shared_bytes(int widest, int count, int layers) {
+  return Shared<T, Tiles::kColumns>::bytes(widest, count, layers);
+}
+template <class T, class Tiles>
+int slots_of(int widest, int count, int layers) {
+  constexpr int kMemory = 227 * 1024, kMostSlots = 16;
+  return std::min(kMostSlots, (kMemory - shared_bytes<T, Tiles>(widest, count, layers)) / Tiles::kSlotBytes);
+}
+
+template <class T, TileFormat kLayers, TileFormat kHead>
+void launch_streamed(Stream& stream, const StreamedStep<T>& op) {
+  using Tiles = StepTiles<T, kLayers, kHead>;
+  const int slots = slots_of<T, Tiles>(op.widest, op.count, op.layers);
+  const Shape shape{.grid = static_cast<unsigned>(op.workers),
+                    .block = kThreads,
+                    .shared = static_cast<std::size_t>(slots * Tiles::kSlotBytes +
+                                                       shared_bytes<T, Tiles>(op.widest, op.count, op.layers)),
+                    .cooperative = true};
+  if (op.count == 1)
+    launch(stream, "streamed step", shape, streamed_step<T, 1, kLayers, kHead>, op, slots);
+  else
+    launch(stream, "streamed step", shape, streamed_step<T, kStreamedSequences, kLayers, kHead>, op, slots);
+}
+
+extern template void launch_streamed<BFloat16, TileFormat::Q8, TileFormat::Q8>(Stream&, const StreamedStep<BFloat16>&);
+extern template void launch_streamed<BFloat16, TileFormat::FP8, TileFormat::FP8>(Stream&,
+                                                                                 const StreamedStep<BFloat16>&);
+extern template void launch_streamed<BFloat16, TileFormat::Q4, TileFormat::Q8>(Stream&, const StreamedStep<BFloat16>&);
+
+}  // namespace essh::cuda::device

@@ -1,0 +1,7 @@
+#include "essh/kernels/cuda/device/streamed_launch.cuh"
+
+namespace essh::cuda::device {
+
+template void launch_streamed<BFloat16, TileFormat::Q8, TileFormat::Q8>(Stream&, const StreamedStep<BFloat16>&);
+
+}  // namespace essh::cuda::device
