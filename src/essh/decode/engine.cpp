@@ -66,7 +66,7 @@ class Engine::Typed : public Impl {
     auto& model = find(tier.capacity);
     const bool fast = streams(model, slots);
     const auto codes = fast ? streamed(model)->quantisation() : std::string_view();
-    return {.format = codes.empty() ? traits(model.weight_format()).name : std::string(codes),
+    return {.format = codes.empty() ? traits(model.matrix_format()).name : std::string(codes),
             .bytes = model.step_bytes(stream_, fast)};
   }
 

@@ -29,7 +29,7 @@ class TierModel {
   std::size_t weight_bytes() const;
   // What a streamed step, or any other pass, reads of the weights.
   std::size_t step_bytes(Stream& stream, bool streams);
-  Format weight_format() const { return weights_.tensors.front().format; }
+  Format matrix_format() const { return weights_.tensors.back().format; }  // tables come first
   // The streamed step, made when it is first asked for; null where there is none.
   StreamedModel<T>* streamed(Stream& stream);
 
