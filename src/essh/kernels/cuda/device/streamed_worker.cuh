@@ -628,6 +628,8 @@ struct Worker {
 template <class T, TileFormat kLayers, TileFormat kHead>
 __device__ void stream_weights(const StreamedStep<T>& op, const TileRing& ring, int worker) {
   RingPlace place{ring}, landed{ring};
+  // A slot must have landed before it is filled again: `landed` waits for a phase that is not overtaken.
+  const int in_flight = min(op.in_flight, ring.count);
   int on_their_way = 0;
   const auto* from = reinterpret_cast<const unsigned char*>(op.streams) + op.stream_begin[worker];
   const int products = 4 * op.layers + 1;
@@ -640,7 +642,7 @@ __device__ void stream_weights(const StreamedStep<T>& op, const TileRing& ring, 
     for (int t = 0; t < share.count; ++t) {
       for (int step = 0; step < share.steps; step += slot) {
         const int bytes = min(slot, share.steps - step) * tile;
-        if (on_their_way == op.in_flight) {
+        if (on_their_way == in_flight) {
           landed.await_filled();
           landed.advance();
         } else {
