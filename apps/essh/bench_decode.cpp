@@ -42,6 +42,7 @@ Json common_fields(const Options& o, OpenDevice& device, const StoredModel& mode
       {"dtype", precision_on(device.stream.device(), o.device.chosen_precision()) == Precision::BFloat16 ? "bfloat16"
                                                                                                          : "float32"},
       {"stored_dtype", matrix_format_name(matrix_format(model.config()))},
+      {"window_cache", o.device.window_cache},
       {"path", o.unfused ? (o.eager ? "eager" : "unfused") : "fused"},
       {"provenance", bench_provenance(o.model, model, kThroughputSeed)}};
 }
@@ -218,6 +219,7 @@ void add_bench_decode(Verb& verb) {
   auto* kind = verb.add_subcommand("decode", "one token after the other, for one sequence or many");
   kind->add_option("MODEL", o->model, "a model folder, a run, or a preset with initial weights")->required();
   o->device.add_to(*kind);
+  o->device.add_window_cache(*kind);
   o->device.add_deterministic(*kind);
   kind->add_option("--tier", o->tiers, "T4, full, xi=0.3 or 18x1792; several by commas")
       ->delimiter(',')

@@ -59,6 +59,13 @@ void DeviceOptions::add_mixed_tiers(Verb& verb) {
       "instead of in a pass for each tier; not with --deterministic");
 }
 
+void DeviceOptions::add_window_cache(Verb& verb) {
+  verb.add_option("--window-cache", window_cache,
+                  "keys and values of sliding windows: auto (the precision's), or fp8 with a scale per row and head, "
+                  "which halves their memory and rounds them to four bits")
+      ->one_of({"auto", "fp8"});
+}
+
 OpenDevice::OpenDevice(const DeviceOptions& options)
     : stream(open_stream(own_device(options.device), options.threads > 0 ? options.threads : available_cores())) {
   const auto folder = cache_folder();

@@ -513,4 +513,44 @@ inline void check_no_drift(Stream& stream, EngineOptions options, double bound,
   }
 }
 
+// Windows in eight bits: less memory, and logits within `tolerance` of plain windows at every position, whatever the
+// split of the text; states fork, roll back and restore as plain ones do.
+inline void check_fp8_windows(Stream& stream, EngineOptions options, double tolerance,
+                              const StoredModel& family = engine_family()) {
+  auto coded = options;
+  coded.fp8_windows = true;
+  Engine plain(family, stream, options), engine(family, stream, coded);
+  const auto tokens = random_tokens(160, engine.config().vocab_size, 5);
+  const auto tier = find_tier(engine.config(), "T7");
+  const auto distance = [](const std::vector<float>& x, const std::vector<float>& exact) {
+    double apart = 0, size = 0;
+    for (std::size_t i = 0; i < x.size(); ++i) {
+      apart += std::pow(static_cast<double>(x[i]) - static_cast<double>(exact[i]), 2);
+      size += std::pow(static_cast<double>(exact[i]), 2);
+    }
+    return std::sqrt(apart / size);
+  };
+  const auto feed = [&](Engine& with, Slot slot, std::size_t begin, std::size_t end) {
+    const Chunk chunk{.slot = slot, .tokens = std::span(tokens).subspan(begin, end - begin)};
+    return last_logits(with.run({&chunk, 1}).entries[0]);
+  };
+  const auto there = plain.open(tier), whole = engine.open(tier), split = engine.open(tier);
+  EXPECT_LT(engine.state_bytes(whole), plain.state_bytes(there));
+  feed(plain, there, 0, 90);
+  feed(engine, whole, 0, 90);
+  feed(engine, split, 0, 1);
+  feed(engine, split, 1, 60);
+  feed(engine, split, 60, 90);
+  double worst = 0;
+  for (std::size_t i = 90; i < tokens.size(); ++i) {
+    const auto exact = feed(plain, there, i, i + 1);
+    for (const auto slot : {whole, split}) worst = std::max(worst, distance(feed(engine, slot, i, i + 1), exact));
+  }
+  EXPECT_LE(worst, tolerance);
+  EXPECT_GT(worst, 1e-5) << "windows are not rounded";
+  coded.deterministic = true;
+  check_fork_rewind_restore(stream, coded, family);
+  check_packed(stream, coded, family);
+}
+
 }  // namespace essh

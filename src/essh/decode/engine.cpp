@@ -247,9 +247,13 @@ class Engine::Typed : public Impl {
 
   Entry& entry(Slot slot) const { return slots_.at(slot); }
 
+  // Whether the model has windows, and they hold codes.
+  bool coded_windows() const { return options_.fp8_windows && model_.config().has(MixerKind::SlidingAttention); }
+
   TierModel<T>& find(Capacity capacity) {
+    inputs_.coded_windows = coded_windows();
     auto& model = tiers_[{capacity.channels, capacity.ffn}];
-    if (!model) model = std::make_unique<TierModel<T>>(model_, capacity, stream_);
+    if (!model) model = std::make_unique<TierModel<T>>(model_, capacity, stream_, coded_windows());
     return *model;
   }
 
@@ -320,7 +324,7 @@ class Engine::Typed : public Impl {
   }
 
   StreamedModel<T>* streamed(TierModel<T>& model) {
-    return options_.fused && stream_.device() != Device::Cpu ? model.streamed(stream_) : nullptr;
+    return options_.fused && !coded_windows() && stream_.device() != Device::Cpu ? model.streamed(stream_) : nullptr;
   }
 
   StreamedSequence sequence_of(const SlotState& state, std::int32_t token) const {
@@ -686,6 +690,10 @@ class Engine::Typed : public Impl {
 };
 
 Engine::Engine(StoredModel model, Stream& stream, EngineOptions options) {
+  const auto& config = model.config();
+  if (options.fp8_windows && config.has(MixerKind::SlidingAttention) && config.sliding_attention.head_dim % 8 != 0)
+    fail(ErrorKind::Usage, "fp8 windows take heads of a multiple of 8 dimensions, this model's have {}",
+         config.sliding_attention.head_dim);
   const auto lock = stream.acquire();
   if (precision_on(stream.device(), options.precision) == Precision::BFloat16)
     impl_ = std::make_unique<Typed<BFloat16>>(std::move(model), stream, options);

@@ -25,6 +25,9 @@ struct EngineOptions {
   bool mixed_tiers = false;
   // On a GPU, tokens of samplers are drawn there too, not from logits on the host. The most likely ones always are.
   bool sample_on_device = true;
+  // Caches of sliding windows hold E4M3 codes with a scale per row and head (kernels/coded_rows.h): half the memory and
+  // traffic of bf16. Single tokens then run as recorded passes, not as one kernel.
+  bool fp8_windows = false;
   // No recorded launches, for measurements.
   bool eager = false;
   Index piece = 0;  // most tokens of a slot in one pass; 0: chosen for the device

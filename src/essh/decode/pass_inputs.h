@@ -14,6 +14,7 @@ struct PassInputs {
   // Where each kind begins; pointers into entering states at 0.
   std::size_t leaving = 0, positions = 0, channels = 0, units = 0, tokens = 0;
   bool mixed = false;  // some sequence has a smaller capacity than the pass
+  bool coded_windows = false;
 
   // All but the tokens. steps: how many tokens of this pass each sequence's slot has taken before; empty for none.
   void write(Capacity capacity, std::size_t parts, std::span<SlotState* const> states, Index row_count,
@@ -63,7 +64,8 @@ struct PassInputs {
                         .positions = mirrored<Index>(device, positions),
                         .entering = mirrored<std::byte*>(device, 0),
                         .leaving = mirrored<std::byte*>(device, leaving),
-                        .longest = longest};
+                        .longest = longest,
+                        .coded_windows = coded_windows};
     if (mixed) {
       batch.channels = mirrored<std::int32_t>(device, channels);
       batch.units = mirrored<std::int32_t>(device, units);

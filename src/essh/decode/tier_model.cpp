@@ -27,7 +27,7 @@ void upload_weight(Stream& stream, const Weight& from, V* to) {
 }  // namespace
 
 template <class T>
-TierModel<T>::TierModel(const StoredModel& stored, Capacity capacity, Stream& stream)
+TierModel<T>::TierModel(const StoredModel& stored, Capacity capacity, Stream& stream, bool coded_windows)
     : capacity_(capacity), model_(slice(stored.config(), capacity)), coded_(stored.coded(capacity)) {
   const auto& layout = model_.layout();
   const auto sliced = slice(stored.config(), stored.weights(), capacity);
@@ -46,7 +46,7 @@ TierModel<T>::TierModel(const StoredModel& stored, Capacity capacity, Stream& st
     }
     weights_ = weights_in<T>(layout, matrices_.data() - first, tables_.data());
   }
-  parts_ = model_state(model_.config(), format_of<T>());
+  parts_ = model_state(model_.config(), format_of<T>(), coded_windows);
   for (const auto& part : parts_) {
     offsets_.push_back(fixed_bytes_);
     if (part.kind == StatePart::Kind::Fixed)

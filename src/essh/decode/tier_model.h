@@ -15,7 +15,7 @@ namespace essh {
 template <class T>
 class TierModel {
  public:
-  TierModel(const StoredModel& stored, Capacity capacity, Stream& stream);
+  TierModel(const StoredModel& stored, Capacity capacity, Stream& stream, bool coded_windows = false);
   TierModel(const TierModel&) = delete;
   TierModel& operator=(const TierModel&) = delete;
 

@@ -20,9 +20,9 @@ double seconds_since(Clock::time_point start) {
 }
 
 // Recurrent state is read and written; of a cache, the visible rows are read.
-double state_traffic(const ModelConfig& config, Format rows, Index depth) {
+double state_traffic(const ModelConfig& config, Format rows, bool coded_windows, Index depth) {
   double bytes = 0;
-  for (const auto& part : model_state(config, rows)) {
+  for (const auto& part : model_state(config, rows, coded_windows)) {
     const auto row = static_cast<double>(stored_bytes(part.format, part.columns));
     if (part.kind == StatePart::Kind::Fixed)
       bytes += 2 * row;
@@ -79,8 +79,9 @@ DecodingRates measure_decoding(const StoredModel& model, const Tier& tier, Strea
   result.weights = engine.step_weights(alone, bench.batch);
   result.state_bytes = engine.state_bytes(slots[0]);
   const auto rows = engine.precision() == Precision::BFloat16 ? Format::BF16 : Format::F32;
-  result.moved_bytes = static_cast<double>(result.weights.bytes) +
-                       static_cast<double>(bench.batch) * state_traffic(engine.config(), rows, bench.depth);
+  result.moved_bytes =
+      static_cast<double>(result.weights.bytes) +
+      static_cast<double>(bench.batch) * state_traffic(engine.config(), rows, engine_options.fp8_windows, bench.depth);
   return result;
 }
 
@@ -108,7 +109,8 @@ DecodingRates measure_mixed_decoding(const StoredModel& model, const std::vector
       if (weights.bytes > result.weights.bytes) result.weights = weights;
     }
     result.state_bytes += engine.state_bytes(slots.back()) / static_cast<std::size_t>(bench.batch);
-    result.moved_bytes += state_traffic(model.cut(tiers[t].capacity).config(), rows, bench.depth);
+    result.moved_bytes +=
+        state_traffic(model.cut(tiers[t].capacity).config(), rows, engine_options.fp8_windows, bench.depth);
   }
   result.moved_bytes += static_cast<double>(result.weights.bytes);
   std::vector<std::int32_t> last(slots.size(), prompt[0]);

@@ -1,5 +1,5 @@
 #pragma once
-#include "essh/device/stream.h"
+#include "essh/kernels/coded_rows.h"
 
 namespace essh {
 
@@ -20,6 +20,9 @@ struct WindowStep {
   Vector<T*const> keys, values;   // (in, out) one cache per sequence, rows x (kv_heads * head_dim), dense
   Vector<const Index> positions;  // tokens in each sequence before this one
   Matrix<T> out;                  // (=) like q
+  // The caches are rows of coded_rows.h, aligned to 16 bytes. The new position is attended to as it is and stored in
+  // eight bits. On CUDA head_dim is a multiple of 8.
+  bool coded = false;
 };
 
 template <class T>

@@ -116,7 +116,8 @@ class AttentionMixer : public Mixer<T> {
                                         .keys = sequences.states<T>(sequences.entering, first_part, segment),
                                         .values = sequences.states<T>(sequences.entering, first_part + 1, segment),
                                         .positions = positions,
-                                        .out = rows(step.out)});
+                                        .out = rows(step.out),
+                                        .coded = is_coded(sequences)});
     }
     add_output(pass, weights, step.out, x, x);
   }
@@ -126,6 +127,7 @@ class AttentionMixer : public Mixer<T> {
     return {{q_, sizes_.query_width()}, {k_, sizes_.row_width()}, {v_, sizes_.row_width()}};
   }
   Index window_over(Index positions) const { return sizes_.window > 0 ? sizes_.window : positions; }
+  bool is_coded(const SequenceBatch& sequences) const { return sequences.coded_windows && sizes_.window > 0; }
   // 0 for a growing cache.
   Index ring_rows() const { return sizes_.window > 0 ? sizes_.window + kSpareRows : 0; }
 
@@ -186,17 +188,28 @@ class AttentionMixer : public Mixer<T> {
       const auto each_run = [&](Index begin, Index end, const auto& copy) {
         for (Index p = begin; p < end;) {
           const Index row = p % ring, run = std::min(end - p, ring - row);
-          copy(p - begin, cache(part, ring).middle(row, run));
+          copy(p - begin, row, run);
           p += run;
         }
       };
-      each_run(position - past, position, [&](Index at, Matrix<T> run) {
-        launch(pass.stream, Copy<T>{.from = run, .to = seen[part].middle(at, run.rows)});
+      const auto coded_rows = [&](Index row) {
+        return sequences.rows_of(first_part + part, sequence) + row * coded_row_bytes(width, sizes_.head_dim);
+      };
+      each_run(position - past, position, [&](Index at, Index row, Index run) {
+        const auto to = seen[part].middle(at, run);
+        if (is_coded(sequences))
+          launch(pass.stream, LoadCodedRows<T>{.head_dim = sizes_.head_dim, .from = coded_rows(row), .to = to});
+        else
+          launch(pass.stream, Copy<T>{.from = cache(part, ring).middle(row, run), .to = to});
       });
       launch(pass.stream, Copy<T>{.from = fresh, .to = seen[part].middle(past, length)});
       const Index stored = std::min(length, ring);
-      each_run(position + length - stored, position + length, [&](Index at, Matrix<T> run) {
-        launch(pass.stream, Copy<T>{.from = fresh.middle(length - stored + at, run.rows), .to = run});
+      each_run(position + length - stored, position + length, [&](Index at, Index row, Index run) {
+        const auto from = fresh.middle(length - stored + at, run);
+        if (is_coded(sequences))
+          launch(pass.stream, StoreCodedRows<T>{.head_dim = sizes_.head_dim, .from = from, .to = coded_rows(row)});
+        else
+          launch(pass.stream, Copy<T>{.from = from, .to = cache(part, ring).middle(row, run)});
       });
     }
     attend(pass, 1, length, past, rows(step.q), seen[0], seen[1], rows(step.out), {});
@@ -230,10 +243,12 @@ std::vector<ModelTensor> attention_mixer_tensors(const ModelConfig& c, Index lay
   return list;
 }
 
-std::vector<StatePart> attention_mixer_state(const ModelConfig& c, Index layer, Format rows) {
+std::vector<StatePart> attention_mixer_state(const ModelConfig& c, Index layer, Format rows, bool coded_windows) {
   const auto sizes = sizes_of(c, layer);
-  const StatePart part{
-      .kind = StatePart::Kind::Rows, .format = rows, .columns = sizes.row_width(), .window = sizes.window};
+  const bool coded = coded_windows && sizes.window > 0;
+  const Index columns =
+      coded ? coded_row_bytes(sizes.row_width(), sizes.head_dim) / stored_bytes(rows, 1) : sizes.row_width();
+  const StatePart part{.kind = StatePart::Kind::Rows, .format = rows, .columns = columns, .window = sizes.window};
   return {part, part};
 }
 

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "essh/base/e4m3.h"
 #include "essh/base/error.h"
 
 namespace essh {
@@ -28,25 +29,6 @@ BFloat16 rounded_up(float value) {
   const auto word = std::bit_cast<std::uint32_t>(value);
   rounded.bits = static_cast<std::uint16_t>((word >> 16) + ((word & 0xffffu) != 0 ? 1 : 0));
   return rounded;
-}
-
-// E4M3: four bits of exponent with bias 7, three of mantissa, maximum 448, no infinity; rounds to nearest even.
-std::uint8_t to_fp8(float value) {
-  const auto sign = static_cast<std::uint8_t>(std::signbit(value) ? 0x80 : 0);
-  const float magnitude = std::abs(value);
-  if (!(magnitude < 464)) return sign | 0x7e;  // 448
-  if (magnitude < 0x1p-6f)  // subnormal: multiples of 2^-9; the largest rounds to the smallest normal
-    return sign | static_cast<std::uint8_t>(std::nearbyint(magnitude * 0x1p9f));
-  const auto word = std::bit_cast<std::uint32_t>(magnitude);
-  const auto rounded = word + 0x7ffffu + ((word >> 20) & 1u);
-  return sign | static_cast<std::uint8_t>((rounded >> 20) - (120u << 3));
-}
-float from_fp8(std::uint8_t bits) {
-  const int exponent = (bits >> 3) & 15, mantissa = bits & 7;
-  const float magnitude = exponent == 0 ? static_cast<float>(mantissa) * 0x1p-9f
-                                        : std::ldexp(static_cast<float>(8 + mantissa), exponent - 10);
-  const bool is_nan = (bits & 0x7f) == 0x7f;
-  return std::copysign(is_nan ? std::nanf("") : magnitude, bits & 0x80 ? -1.0f : 1.0f);
 }
 
 }  // namespace
@@ -109,7 +91,7 @@ void quantise_row(Quantisation quantisation, std::span<const float> row, std::sp
     for (Index c = begin; c < end; ++c) {
       const float x = largest > 0 ? row[static_cast<std::size_t>(c)] / static_cast<float>(scale) : 0.0f;
       if (quantisation == Quantisation::FP8) {
-        codes[static_cast<std::size_t>(c)] = std::byte{to_fp8(x)};
+        codes[static_cast<std::size_t>(c)] = std::byte{to_e4m3(x)};
         continue;
       }
       const float most = facts(quantisation).largest;
@@ -138,7 +120,7 @@ void dequantise_row(Quantisation quantisation, std::span<const std::byte> codes,
             static_cast<float>((std::to_integer<int>(codes[static_cast<std::size_t>(c / 2)]) >> (c % 2 * 4) & 15) - 8);
         break;
       case Quantisation::FP8:
-        code = from_fp8(std::to_integer<std::uint8_t>(codes[static_cast<std::size_t>(c)]));
+        code = from_e4m3(std::to_integer<std::uint8_t>(codes[static_cast<std::size_t>(c)]));
         break;
     }
     row[static_cast<std::size_t>(c)] = scale * code;

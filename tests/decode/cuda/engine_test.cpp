@@ -132,6 +132,12 @@ TEST_P(EngineCuda, ATierComputesTheBitsOfItsExport) {
   }
 }
 
+TEST_P(EngineCuda, WindowsInEightBits) {
+  Stream stream(std::make_unique<cuda::Stream>());
+  check_fp8_windows(stream, {.precision = precision()}, precision() == Precision::Float32 ? 2e-2 : 6e-2,
+                    family_model());
+}
+
 INSTANTIATE_TEST_SUITE_P(Precisions, EngineCuda,
                          ::testing::Values(Arithmetic{"float32", Precision::Float32},
                                            Arithmetic{"bf16", Precision::BFloat16},

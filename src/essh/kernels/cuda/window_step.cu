@@ -1,11 +1,14 @@
 #include <cmath>
 
+#include "essh/kernels/cuda/device/coded_part.cuh"
 #include "essh/kernels/cuda/row_shares.cuh"
 #include "essh/kernels/window_step.h"
 
 namespace essh {
 namespace {
 
+using cuda::widen;
+using cuda::device::CodedPart;
 using cuda::device::LanePart;
 using cuda::device::Share;
 using cuda::device::WeightedSum;
@@ -65,24 +68,91 @@ struct Step {
   }
 };
 
+// The same with caches in eight bits.
+template <class T>
+struct CodedStep {
+  static constexpr int kSize = LanePart<T, true>::kSize;
+  using RowPart = CodedPart<kSize>;
+  Index width, rows, position, seen;
+  int head_dim, kv_head;
+  const T *new_key, *new_value;
+  std::byte *keys, *values;
+
+  __device__ Index row_of(Index p) const { return rows == 0 ? p : p % rows; }
+
+  template <int kLanes, bool kAligned>
+  __device__ void append(int lane) const {
+    const Index row = row_of(position) * coded_row_bytes(width, head_dim);
+    for (const bool is_key : {true, false}) {
+      float x[kSize];
+      LanePart<T, kAligned>::load(is_key ? new_key : new_value, lane, head_dim).unpack(x);
+      std::byte* const to = (is_key ? keys : values) + row;
+      cuda::device::store_coded<kLanes>(x, to + kv_head * head_dim, to + width + kv_head * 2, lane, head_dim);
+      if (kv_head == 0 && lane == 0) cuda::device::pad_coded(to, width, head_dim);
+    }
+  }
+
+  // The new row is rounded to T already, but not to eight bits.
+  template <int kLanes, bool kAligned, int kQueries>
+  __device__ __forceinline__ void attend(WeightedSum<T, 1> (&sums)[kQueries], const T* const (&q)[kQueries],
+                                         float scale, const Share& share) const {
+    const Index first = row_of(position + 1 - seen + share.begin), bytes = coded_row_bytes(width, head_dim);
+    const int cached = share.last ? share.count - 1 : share.count;
+    cuda::device::attend_rows<T, kLanes, kAligned, RowPart>(
+        sums, q, head_dim, scale, cached, [&](int r, int lane, RowPart& key, RowPart& value) {
+          Index row = first + r;
+          if (rows != 0 && row >= rows) row -= rows;
+          const std::byte *k = keys + row * bytes, *v = values + row * bytes;
+          key = RowPart::load(k + kv_head * head_dim, k + width + kv_head * 2, lane, head_dim);
+          value = RowPart::load(v + kv_head * head_dim, v + width + kv_head * 2, lane, head_dim);
+        });
+    if (!share.last) return;
+    // Every thread holds the sums of one column; the score of the new row is the same for all.
+    const int column = static_cast<int>(threadIdx.x);
+#pragma unroll
+    for (int i = 0; i < kQueries; ++i) {
+      float dot = 0;
+      for (int c = column % 32; c < head_dim; c += 32) dot = fmaf(widen(q[i][c]), widen(new_key[c]), dot);
+      dot = cuda::device::sum_over_lanes<32>(dot);
+      const float out[1] = {column < head_dim ? widen(new_value[column]) : 0.0f};
+      sums[i].merge(dot * scale * cuda::device::kScoreUnit<T>, 1.0f, out);
+    }
+  }
+};
+
 // blockIdx.x is up to kQueries query heads of one kv head of one sequence.
-template <class T, int kLanes, int kQueries>
+template <class T, int kLanes, int kQueries, bool kCoded>
 __global__ void __launch_bounds__(cuda::device::kRowThreads)
     attend_cache(StepShape shape, StepOperands<T> x, cuda::device::Shares shares) {
   const int item = static_cast<int>(blockIdx.x), chunks = (shape.group + kQueries - 1) / kQueries;
   const int chunk = item % chunks, kv_head = item / chunks % shape.kv_heads, sequence = item / chunks / shape.kv_heads;
   const int kv_column = kv_head * shape.head_dim;
   const Index position = x.positions[sequence];
-  const Step<T> step{.width = x.k.cols,
+  const Index seen = position < shape.window ? position + 1 : shape.window;
+  const auto step = [&] {
+    if constexpr (kCoded)
+      return CodedStep<T>{.width = x.k.cols,
+                          .rows = shape.rows,
+                          .position = position,
+                          .seen = seen,
+                          .head_dim = shape.head_dim,
+                          .kv_head = kv_head,
+                          .new_key = x.k.row(sequence) + kv_column,
+                          .new_value = x.v.row(sequence) + kv_column,
+                          .keys = reinterpret_cast<std::byte*>(x.keys[sequence]),
+                          .values = reinterpret_cast<std::byte*>(x.values[sequence])};
+    else
+      return Step<T>{.width = x.k.cols,
                      .rows = shape.rows,
                      .position = position,
-                     .seen = position < shape.window ? position + 1 : shape.window,
+                     .seen = seen,
                      .head_dim = shape.head_dim,
                      .new_key = x.k.row(sequence) + kv_column,
                      .new_value = x.v.row(sequence) + kv_column,
                      .keys = x.keys[sequence] + kv_column,
                      .values = x.values[sequence] + kv_column};
-  const bool aligned = shape.aligned && is_aligned(step.keys) && is_aligned(step.values);
+  }();
+  const bool aligned = shape.aligned && (kCoded || (is_aligned(step.keys) && is_aligned(step.values)));
   if (blockIdx.y == 0 && chunk == 0 && threadIdx.x < kLanes) {
     const int lane = static_cast<int>(threadIdx.x);
     aligned ? step.template append<kLanes, true>(lane) : step.template append<kLanes, false>(lane);
@@ -99,7 +169,7 @@ __global__ void __launch_bounds__(cuda::device::kRowThreads)
     else
       step.template attend<kLanes, false>(of_share, q, shape.scale, share);
   };
-  if (!cuda::device::attend_shares(sums, shares, item, step.seen, shape.head_dim, attend)) return;
+  if (!cuda::device::attend_shares(sums, shares, item, seen, shape.head_dim, attend)) return;
 #pragma unroll
   for (int i = 0; i < kQueries; ++i) {
     if (first_head + i <= last_head)
@@ -124,7 +194,7 @@ void with_queries(Index group, const Body& body) {
 template <class T>
 void run(cuda::Stream& stream, const WindowStep<T>& op) {
   cuda::check_head_dim(op.head_dim);
-  ESSH_ASSERT(op.rows == 0 || op.rows >= op.window);
+  ESSH_ASSERT((op.rows == 0 || op.rows >= op.window) && (!op.coded || op.head_dim % 8 == 0));
   const Index kv_heads = op.k.cols / op.head_dim, group = op.q.cols / op.k.cols;
   if (op.q.rows * kv_heads == 0) return;
   const StepOperands<T> x{op.q, op.k, op.v, op.keys.data, op.values.data, op.positions.data, op.out};
@@ -140,8 +210,12 @@ void run(cuda::Stream& stream, const WindowStep<T>& op) {
                             .rows = op.rows,
                             .scale = static_cast<float>(1 / std::sqrt(static_cast<double>(op.head_dim))),
                             .aligned = kAligned};
-      cuda::launch(stream, "window step", cuda::row_blocks(stream, items, shares), attend_cache<T, kLanes, kQueries>,
-                   shape, x, shares);
+      if (op.coded)
+        cuda::launch(stream, "coded window step", cuda::row_blocks(stream, items, shares),
+                     attend_cache<T, kLanes, kQueries, true>, shape, x, shares);
+      else
+        cuda::launch(stream, "window step", cuda::row_blocks(stream, items, shares),
+                     attend_cache<T, kLanes, kQueries, false>, shape, x, shares);
     });
   });
 }

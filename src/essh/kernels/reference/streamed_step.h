@@ -1,20 +1,16 @@
 #pragma once
-#include <cmath>
 #include <cstring>
 
+#include "essh/base/e4m3.h"
 #include "essh/kernels/streamed_step.h"
 
 namespace essh::reference {
 
-// The number of a code: of Q4 without its offset of 8; of FP8, E4M3 with four bits of exponent (bias 7) and no
-// infinity.
+// The number of a code; of Q4 without its offset of 8.
 inline float code_value(TileFormat format, unsigned code) {
   if (format == TileFormat::Q4) return static_cast<float>(static_cast<int>(code) - 8);
   if (format == TileFormat::Q8) return static_cast<float>(static_cast<std::int8_t>(code));
-  const int exponent = static_cast<int>(code >> 3 & 15u), mantissa = static_cast<int>(code & 7u);
-  const float magnitude = exponent == 0 ? std::ldexp(static_cast<float>(mantissa), -9)
-                                        : std::ldexp(static_cast<float>(8 + mantissa), exponent - 10);
-  return code & 0x80u ? -magnitude : magnitude;
+  return from_e4m3(static_cast<std::uint8_t>(code));
 }
 
 // Element (r, c) of a quantised matrix as products use it: scale * code, exact in float, rounded to bf16 once.

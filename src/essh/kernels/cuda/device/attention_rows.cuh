@@ -69,9 +69,10 @@ struct WeightedSum {
   }
 };
 
-// Attends to `rows` rows for each query; source(row, lane, key, value) loads a lane's part of a key and a value row. On
-// return, thread i < head_dim has column i of each query in out[0]; all threads have the maxima and the sums.
-template <class T, int kLanes, bool kAligned, int kQueries, class Source>
+// Attends to `rows` rows for each query; source(row, lane, key, value) loads a lane's part of a key and a value row, a
+// LanePart or another RowPart whose numbers are scale() times those of unpack(). On return, thread i < head_dim has
+// column i of each query in out[0]; all threads have the maxima and the sums.
+template <class T, int kLanes, bool kAligned, class RowPart = LanePart<T, kAligned>, int kQueries, class Source>
 __device__ __forceinline__ void attend_rows(WeightedSum<T, 1> (&sums)[kQueries], const T* const (&q)[kQueries],
                                             int head_dim, float scale, int rows, const Source& source) {
   using Part = LanePart<T, kAligned>;
@@ -89,11 +90,11 @@ __device__ __forceinline__ void attend_rows(WeightedSum<T, 1> (&sums)[kQueries],
   }
   WeightedSum<T, kSize> mine[kQueries];
   for (int base = 0; base < rows; base += kWarps * kGroups * kBatch) {
-    Part keys[kBatch], values[kBatch];
+    RowPart keys[kBatch], values[kBatch];
 #pragma unroll
     for (int u = 0; u < kBatch; ++u) {
       const int row = base + u * kWarps * kGroups + group;
-      keys[u] = values[u] = Part::zero();
+      keys[u] = values[u] = RowPart::zero();
       if (row < rows) source(row, place, keys[u], values[u]);
     }
 #pragma unroll
@@ -105,7 +106,7 @@ __device__ __forceinline__ void attend_rows(WeightedSum<T, 1> (&sums)[kQueries],
         keys[u].unpack(key);
 #pragma unroll
         for (int c = 0; c < kSize; ++c) dot = fmaf(query[i][c], key[c], dot);
-        dot = sum_over_lanes<kLanes>(dot);
+        dot = sum_over_lanes<kLanes>(dot) * keys[u].scale();
         scores[u] = base + u * kWarps * kGroups + group < rows ? dot : -INFINITY;
         top = fmaxf(top, scores[u]);
       }
@@ -120,8 +121,9 @@ __device__ __forceinline__ void attend_rows(WeightedSum<T, 1> (&sums)[kQueries],
         values[u].unpack(value);
         const float weight = weight_of<T>(scores[u] - level);
         mine[i].sum += weight;
+        const float factor = weight * values[u].scale();
 #pragma unroll
-        for (int c = 0; c < kSize; ++c) mine[i].out[c] = fmaf(weight, value[c], mine[i].out[c]);
+        for (int c = 0; c < kSize; ++c) mine[i].out[c] = fmaf(factor, value[c], mine[i].out[c]);
       }
     }
   }

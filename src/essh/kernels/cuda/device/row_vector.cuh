@@ -19,6 +19,7 @@ struct LanePart {
   uint4 words;
 
   __device__ __forceinline__ static LanePart zero() { return {uint4{0, 0, 0, 0}}; }
+  __device__ __forceinline__ static constexpr float scale() { return 1.0f; }
   // Elements [lane * kSize, (lane + 1) * kSize) of a row of `columns`; zero beyond.
   __device__ __forceinline__ static LanePart load(const T* row, int lane, int columns) {
     LanePart part = zero();
