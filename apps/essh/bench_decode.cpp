@@ -8,6 +8,7 @@
 #include "apps/essh/device_options.h"
 #include "apps/essh/number_option.h"
 #include "essh/base/json.h"
+#include "essh/base/log.h"
 #include "essh/base/units.h"
 #include "essh/evaluate/decoding_rate.h"
 #include "essh/evaluate/throughput.h"
@@ -166,6 +167,8 @@ void measure_model(Options& o, OpenDevice& device, const StoredModel& model, dou
   for (const auto& tiers : groups) {
     for (const Index depth : o.depths) {
       for (const Index batch : o.batches) {
+        log::detail("bench decode: {} in {}, {}, context {}, batch {}", o.model,
+                    matrix_format_name(matrix_format(model.config())), tiers[0].name, depth, batch);
         o.bench.depth = depth;
         o.bench.batch = batch;
         lines.push_back(measure_steps(o, device, model, tiers, read_rate));
