@@ -62,7 +62,7 @@ void DeviceOptions::add_mixed_tiers(Verb& verb) {
 void DeviceOptions::add_window_cache(Verb& verb) {
   verb.add_option("--window-cache", window_cache,
                   "keys and values of sliding windows: auto (the precision's), or fp8 with a scale per row and head, "
-                  "which halves their memory and rounds them to four bits")
+                  "which halves their memory, rounds them to four bits and is slower")
       ->one_of({"auto", "fp8"});
 }
 

@@ -67,7 +67,7 @@ class Engine::Typed : public Impl {
     const bool fast = streams(model, slots);
     const auto codes = fast ? streamed(model)->quantisation() : std::string_view();
     return {.format = codes.empty() ? traits(model.matrix_format()).name : std::string(codes),
-            .bytes = model.step_bytes(stream_, fast)};
+            .bytes = model.step_bytes(!codes.empty())};
   }
 
   StateSnapshot snapshot(Slot slot) const override {
@@ -324,7 +324,9 @@ class Engine::Typed : public Impl {
   }
 
   StreamedModel<T>* streamed(TierModel<T>& model) {
-    return options_.fused && !coded_windows() && stream_.device() != Device::Cpu ? model.streamed(stream_) : nullptr;
+    return options_.fused && !coded_windows() && stream_.device() != Device::Cpu
+               ? model.streamed(stream_, options_.codes_from)
+               : nullptr;
   }
 
   StreamedSequence sequence_of(const SlotState& state, std::int32_t token) const {

@@ -62,8 +62,8 @@ std::size_t TierModel<T>::weight_bytes() const {
 }
 
 template <class T>
-std::size_t TierModel<T>::step_bytes(Stream& stream, bool streams) {
-  if (!streams || streamed(stream)->quantisation().empty()) return weight_bytes();
+std::size_t TierModel<T>::step_bytes(bool codes) const {
+  if (!codes) return weight_bytes();
   Index sum = 0;
   for (std::size_t i = 0; i < coded_.size(); ++i)
     sum += coded_[i].codes ? coded_[i].bytes() : weights_.tensors[i].bytes();
@@ -71,8 +71,12 @@ std::size_t TierModel<T>::step_bytes(Stream& stream, bool streams) {
 }
 
 template <class T>
-StreamedModel<T>* TierModel<T>::streamed(Stream& stream) {
-  if (!asked_for_streamed_) streamed_ = StreamedModel<T>::make(model_, weights_, coded_, parts_, offsets_, stream);
+StreamedModel<T>* TierModel<T>::streamed(Stream& stream, std::size_t codes_from) {
+  if (!asked_for_streamed_) {
+    const auto codes =
+        weight_bytes() >= codes_from ? std::span<const CodedWeight>(coded_) : std::span<const CodedWeight>();
+    streamed_ = StreamedModel<T>::make(model_, weights_, codes, parts_, offsets_, stream);
+  }
   asked_for_streamed_ = true;
   return streamed_.get();
 }

@@ -27,11 +27,12 @@ class TierModel {
   const std::vector<Index>& fixed_offsets() const { return offsets_; }
   Index fixed_bytes() const { return fixed_bytes_; }
   std::size_t weight_bytes() const;
-  // What a streamed step, or any other pass, reads of the weights.
-  std::size_t step_bytes(Stream& stream, bool streams);
+  // What a step reads of the weights: codes where there are any, or the weights as they are.
+  std::size_t step_bytes(bool codes) const;
   Format matrix_format() const { return weights_.tensors.back().format; }  // tables come first
-  // The streamed step, made when it is first asked for; null where there is none.
-  StreamedModel<T>* streamed(Stream& stream);
+  // The streamed step, made when it is first asked for; null where there is none. Reads codes if the weights take
+  // `codes_from` bytes.
+  StreamedModel<T>* streamed(Stream& stream, std::size_t codes_from);
 
   // A step of a number of sequences, recorded: always the same operands in the same places.
   struct Step {

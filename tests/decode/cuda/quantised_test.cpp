@@ -9,6 +9,8 @@ struct QuantisedCuda : TempFolderTest, ::testing::WithParamInterface<const char*
     TempFolderTest::SetUp();
     if (cuda::device_count() == 0) GTEST_SKIP() << "no GPU";
   }
+  // Small models read codes only if they must.
+  static EngineOptions coded() { return {.precision = Precision::BFloat16, .codes_from = 0}; }
   static MatrixFormat format() { return parse_matrix_format(GetParam()); }
 
   // The test family as a quantised export of all its tiers, from its folder.
@@ -63,7 +65,7 @@ TEST_P(QuantisedCuda, StepsComputeTheDequantisedModel) {
   Stream gpu(std::make_unique<cuda::Stream>());
   auto cpu = cpu_stream(4);
   const auto model = exported();
-  Engine fused(model, gpu, {.precision = Precision::BFloat16});
+  Engine fused(model, gpu, coded());
   Engine plain(model, gpu, {.precision = Precision::BFloat16, .fused = false});
   Engine rounded(model.stored_as({.dtype = DType::BF16}), gpu, {.precision = Precision::BFloat16});
   Engine exact(model, cpu);
@@ -92,10 +94,10 @@ TEST_P(QuantisedCuda, StepsComputeTheDequantisedModel) {
 TEST_P(QuantisedCuda, BitsDependNeitherOnOtherSlotsNorOnTheCut) {
   Stream gpu(std::make_unique<cuda::Stream>());
   const auto model = exported();
-  check_slots_among_others(gpu, {.precision = Precision::BFloat16}, 16, 4, model);
-  Engine family(model, gpu, {.precision = Precision::BFloat16});
+  check_slots_among_others(gpu, coded(), 16, 4, model);
+  Engine family(model, gpu, coded());
   for (const auto& tier : tiers(model.config())) {
-    Engine alone(model.cut(tier.capacity), gpu, {.precision = Precision::BFloat16});
+    Engine alone(model.cut(tier.capacity), gpu, coded());
     EXPECT_EQ(alone.step_weights({"full", 1, tier.capacity}, 1).format, GetParam());
     const auto found = decode(alone, {"full", 1, tier.capacity}, 2, 4), wanted = decode(family, tier, 2, 4);
     for (std::size_t i = 0; i < found.size(); ++i) EXPECT_TRUE(same_bits(found[i], wanted[i])) << tier.name;
@@ -104,7 +106,7 @@ TEST_P(QuantisedCuda, BitsDependNeitherOnOtherSlotsNorOnTheCut) {
 
 TEST_P(QuantisedCuda, GeneratedTokensAreThoseOfTheLogits) {
   Stream gpu(std::make_unique<cuda::Stream>());
-  check_generate(gpu, {.precision = Precision::BFloat16}, engine_family().stored_as(format()));
+  check_generate(gpu, coded(), engine_family().stored_as(format()));
 }
 
 // In float32 weights are dequantised.
@@ -112,11 +114,17 @@ TEST_P(QuantisedCuda, Float32IsDequantised) {
   Stream gpu(std::make_unique<cuda::Stream>());
   auto cpu = cpu_stream(4);
   const auto model = engine_family().stored_as(format());
-  Engine there(model, gpu, {.precision = Precision::Float32}), here(model, cpu);
+  Engine there(model, gpu, {.precision = Precision::Float32, .codes_from = 0}), here(model, cpu);
   const auto tier = find_tier(model.config(), "T4");
   EXPECT_EQ(there.step_weights(tier, 1).format, "float32");
   const auto found = decode(there, tier, 2, 4), wanted = decode(here, tier, 2, 4);
   for (std::size_t i = 0; i < found.size(); ++i) EXPECT_LE(distance(found[i], wanted[i]), 2e-5);
+}
+
+TEST_P(QuantisedCuda, SmallModelsAreDequantised) {
+  Stream gpu(std::make_unique<cuda::Stream>());
+  Engine engine(engine_family().stored_as(format()), gpu, {.precision = Precision::BFloat16});
+  EXPECT_EQ(engine.step_weights(find_tier(engine.config(), "T10"), 1).format, "bfloat16");
 }
 
 INSTANTIATE_TEST_SUITE_P(Formats, QuantisedCuda, ::testing::Values("q8", "fp8", "q4"),
