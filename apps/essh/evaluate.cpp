@@ -24,12 +24,14 @@ struct Options {
   std::vector<std::string> models, tiers = {"all"};
   std::vector<fs::path> data;
   std::string tokenizer;
+  fs::path journal;
   std::int64_t context = kDefaultContext, windows = 0, batch = 0;
   DeviceOptions device;
   bool cross_domain = false, stateful = false, domains = false, json = false;
 };
 
-PerplexityReport measure(const Options& o, const fs::path& folder, Engine& engine, const EvaluationText& text) {
+PerplexityReport measure(const Options& o, const fs::path& folder, Engine& engine, const EvaluationText& text,
+                         ResultJournal& journal) {
   auto report = measure_perplexity(engine, text,
                                    {.tiers = choose_tiers(folder, engine.config(), o.tiers),
                                     .context = o.context,
@@ -37,7 +39,8 @@ PerplexityReport measure(const Options& o, const fs::path& folder, Engine& engin
                                     .batch = o.batch,
                                     .disjoint = o.cross_domain,
                                     .stateful = o.stateful,
-                                    .full_parameters = family_of(engine.model(), folder).full_parameters});
+                                    .full_parameters = family_of(engine.model(), folder).full_parameters,
+                                    .journal = o.journal.empty() ? nullptr : &journal});
   log::info("{}: {} {}, {} tokens predicted, {} left out; {:.1f} s, {:.2f} times the forward passes of its tiers",
             text.name(), report.windows,
             o.stateful ? std::string("documents") : fmt::format("windows of {} tokens", report.context), report.tokens,
@@ -110,6 +113,7 @@ void run(Options o) {
   const auto context =
       o.stateful ? std::string("documents from beginning to end") : fmt::format("context {}", o.context);
   Json list = Json::array();
+  ResultJournal journal(o.journal);
   std::vector<PerplexityReport> by_model;
   SharedTexts texts;
   for (const auto& model : o.models) {
@@ -119,7 +123,7 @@ void run(Options o) {
     for (std::size_t d = 0; d < data.size(); ++d) {
       const auto& text = texts.open(data[d], folder, o.tokenizer, static_cast<TokenId>(engine.config().eos_token_id),
                                     most, o.cross_domain ? DocumentJoin::Newline : DocumentJoin::EndOfText);
-      reports.push_back(measure(o, folder, engine, text));
+      reports.push_back(measure(o, folder, engine, text, journal));
       auto json = to_json(reports.back(), model, provenance_of(engine.model(), folder, text.fingerprint(), 0));
       if (o.domains) json["domain"] = names[d];
       list.push_back(std::move(json));
@@ -160,6 +164,7 @@ void add_perplexity(Verb& verb) {
                 "every document from its beginning to its end instead of windows; --windows counts documents");
   ppl->add_flag("--domains", o->domains, "each of --data is a text of its own: a column each");
   ppl->add_option("--tokenizer", o->tokenizer, "a tokenizer for text files, when the model folder has none");
+  ppl->add_option("--journal", o->journal, "keeps the losses of finished passes; the same command goes on");
   o->device.add_to(*ppl);
   o->device.add_deterministic(*ppl);
   ppl->add_flag("--json", o->json, "print JSON: one object, or a list of them for several models");
@@ -174,6 +179,7 @@ struct RecallArguments {
   std::vector<std::string> models, tiers = {"all"};
   std::string task;
   std::int64_t length = 0, pairs = 0, symbols = 0;
+  fs::path journal;
   RecallOptions recall;
   DeviceOptions device;
   bool json = false;
@@ -212,10 +218,12 @@ void run_recall(const RecallArguments& a) {
   const CostLine cost;
   OpenDevice device(a.device);
   Json list = Json::array();
+  ResultJournal journal(a.journal);
   for (const auto& model : a.models) {
     const auto folder = model_of_run(model);
     Engine engine(StoredModel::open(folder), device.stream, a.device.engine());
     auto options = a.recall;
+    if (!a.journal.empty()) options.journal = &journal;
     options.tiers = choose_tiers(folder, engine.config(), a.tiers);
     const SyntheticTask task(task_of(a, folder));
     const auto report = measure_recall(engine, task, options);
@@ -238,6 +246,7 @@ void add_recall(Verb& verb) {
   add_number(*recall, "--samples", a->recall.samples, "sequences", 1, Index{1} << 32)->capture_default_str();
   add_seed(*recall, a->recall.seed, "of the held-out sequences");
   recall->add_option("--tiers", a->tiers, "all, or some: T1,T4,xi=0.3,18x1792")->delimiter(',')->capture_default_str();
+  recall->add_option("--journal", a->journal, "keeps the answers of finished passes; the same command goes on");
   a->device.add_to(*recall);
   recall->add_flag("--json", a->json, "print JSON: one object, or a list of them for several models");
   recall->footer(

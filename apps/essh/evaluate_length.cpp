@@ -19,7 +19,7 @@ namespace {
 namespace fs = std::filesystem;
 
 struct Options {
-  std::string tokenizer, svg;
+  std::string tokenizer, svg, journal;
   std::vector<std::string> models, tiers = {"all"};
   std::vector<fs::path> data;
   LengthOptions length;
@@ -45,6 +45,7 @@ void run(const Options& o) {
   const CostLine cost;
   OpenDevice device(o.device);
   const auto most = (*std::ranges::max_element(o.length.lengths) + 1) * o.length.windows;
+  ResultJournal journal(o.journal);
   SharedTexts texts;
   Json list = Json::array();
   plot::Figure figure;
@@ -52,6 +53,7 @@ void run(const Options& o) {
     const auto folder = model_of_run(model);
     Engine engine(StoredModel::open(folder), device.stream, o.device.engine());
     auto options = o.length;
+    if (!o.journal.empty()) options.journal = &journal;
     options.tiers = choose_tiers(folder, engine.config(), o.tiers);
     const auto& text =
         texts.open(o.data, folder, o.tokenizer, static_cast<TokenId>(engine.config().eos_token_id), most);
@@ -88,6 +90,7 @@ void add_evaluate_length(Verb& verb) {
       ->capture_default_str();
   length->add_option("--tokenizer", o->tokenizer, "a tokenizer for text files, when the model folder has none");
   length->add_option("--svg", o->svg, "draw perplexity by length and loss by position");
+  length->add_option("--journal", o->journal, "keeps the losses of finished passes; the same command goes on");
   o->device.add_to(*length);
   o->device.add_deterministic(*length);
   length->add_flag("--json", o->json,

@@ -13,9 +13,9 @@ namespace {
 
 constexpr Index kPassTokens = 8192;
 
-// Losses of some windows, row by row.
-std::vector<float> losses_of(Engine& engine, const Tier& tier, const std::vector<std::vector<TokenId>>& windows,
-                             Outputs& outputs) {
+// Sums of the losses of some windows, by the bin of their position.
+std::vector<double> losses_of(Engine& engine, const Tier& tier, const std::vector<std::vector<TokenId>>& windows,
+                              Index bins, Outputs& outputs) {
   std::vector<Chunk> chunks;
   for (const auto& window : windows) {
     chunks.push_back({.slot = engine.open(tier),
@@ -24,12 +24,23 @@ std::vector<float> losses_of(Engine& engine, const Tier& tier, const std::vector
                       .targets = std::span(window).subspan(1)});
   }
   engine.run(chunks, outputs);
-  std::vector<float> losses;
+  std::vector<double> sums(static_cast<std::size_t>(bins));
   for (std::size_t i = 0; i < chunks.size(); ++i) {
-    losses.insert(losses.end(), outputs.entries[i].losses.begin(), outputs.entries[i].losses.end());
+    const auto losses = outputs.entries[i].losses;
+    for (Index b = 0; b < bins; ++b) {
+      const auto begin = bin_begin(b, bins, std::ssize(losses)), end = bin_begin(b + 1, bins, std::ssize(losses));
+      for (const float loss : losses.subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(end - begin)))
+        sums[static_cast<std::size_t>(b)] += static_cast<double>(loss);
+    }
     engine.close(chunks[i].slot);
   }
-  return losses;
+  return sums;
+}
+
+// Everything that the losses of a pass depend on, except tier and windows.
+std::string journal_key(const Engine& engine, const EvaluationText& text) {
+  return fmt::format("length {} precision {} data {}", engine.model().hash(), static_cast<int>(engine.precision()),
+                     text.fingerprint());
 }
 
 Index count_windows(const EvaluationText& text, Index length, Index most) {
@@ -58,6 +69,8 @@ LengthReport measure_lengths(Engine& engine, const EvaluationText& text, const L
     for (const auto length : options.lengths)
       report.results.push_back({.tier = t, .length = length, .windows = count_windows(text, length, options.windows)});
   }
+  const auto key = options.journal == nullptr ? "" : journal_key(engine, text);
+  if (options.journal != nullptr) options.journal->announce(key);
   Progress progress("length", total, "tok");
   Outputs outputs;
   for (std::size_t l = 0; l < options.lengths.size(); ++l) {
@@ -72,15 +85,21 @@ LengthReport measure_lengths(Engine& engine, const EvaluationText& text, const L
         engine.model().check_tokens(tokens.back(), text.name());
       }
       for (std::size_t t = 0; t < options.tiers.size(); ++t) {
-        const auto losses = losses_of(engine, options.tiers[t], tokens, outputs);
-        for (std::size_t w = 0; w < tokens.size(); ++w) {
-          const auto* window = losses.data() + w * static_cast<std::size_t>(length);
-          for (Index b = 0; b < bins; ++b) {
-            for (Index i = bin_begin(b, bins, length); i < bin_begin(b + 1, bins, length); ++i)
-              sums[t][static_cast<std::size_t>(b)] += static_cast<double>(window[i]);
-          }
-        }
-        progress.update(done += static_cast<double>(losses.size()), options.tiers[t].name);
+        const auto& tier = options.tiers[t];
+        const auto pass = kept_or_measured(
+            options.journal,
+            fmt::format("{} {} length {} bins {} windows {} to {}", key, sizes_of(engine.config(), tier.capacity),
+                        length, bins, first, first + std::ssize(tokens)),
+            static_cast<std::size_t>(bins), [&] {
+              auto found = losses_of(engine, tier, tokens, bins, outputs);
+              if (!std::ranges::all_of(found, [](double loss) { return std::isfinite(loss); })) {
+                fail(ErrorKind::BadFile, "{}: tier {} gives a loss that is not finite at length {}", text.name(),
+                     tier.name, length);
+              }
+              return found;
+            });
+        for (std::size_t b = 0; b < pass.size(); ++b) sums[t][b] += pass[b];
+        progress.update(done += static_cast<double>(length * std::ssize(tokens)), tier.name);
       }
     }
     for (std::size_t t = 0; t < options.tiers.size(); ++t) {
@@ -91,10 +110,6 @@ LengthReport measure_lengths(Engine& engine, const EvaluationText& text, const L
         sum += loss;
         const auto positions = bin_begin(b + 1, bins, length) - bin_begin(b, bins, length);
         result.curve.push_back(loss / static_cast<double>(positions * windows));
-      }
-      if (!std::isfinite(sum)) {
-        fail(ErrorKind::BadFile, "{}: tier {} gives a loss that is not finite at length {}", text.name(),
-             options.tiers[t].name, length);
       }
       result.nll = sum / static_cast<double>(length * windows);
       result.perplexity = std::exp(result.nll);

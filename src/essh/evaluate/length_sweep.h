@@ -5,6 +5,7 @@
 #include "essh/base/json_fwd.h"
 #include "essh/decode/engine.h"
 #include "essh/evaluate/evaluation_text.h"
+#include "essh/evaluate/result_journal.h"
 #include "essh/evaluate/result_provenance.h"
 #include "essh/plot/svg.h"
 
@@ -14,8 +15,9 @@ namespace essh {
 struct LengthOptions {
   std::vector<Tier> tiers;
   std::vector<Index> lengths = {2048, 4096, 8192, 16384};
-  Index windows = 64;  // of each length; fewer if the text ends
-  Index bins = 32;     // of the positions of a window
+  Index windows = 64;                // of each length; fewer if the text ends
+  Index bins = 32;                   // of the positions of a window
+  ResultJournal* journal = nullptr;  // keeps the losses of finished passes
 };
 
 struct LengthResult {

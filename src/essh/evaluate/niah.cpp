@@ -149,6 +149,7 @@ NiahReport measure_niah(Engine& engine, const Tokenizer& tokenizer, std::span<co
     report.parameters.push_back(cost_of(engine.config(), tier.capacity).parameters);
   const auto depths = static_cast<Index>(options.depths.size());
   const auto key = journal_key(engine, tokenizer, filler, options);
+  journal.announce(key);
   double total = 0, done = 0;
   for (const auto length : options.lengths)
     total += static_cast<double>(length * options.pairs * depths) * static_cast<double>(options.tiers.size());

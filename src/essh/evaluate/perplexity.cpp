@@ -129,6 +129,16 @@ double loss_of(Engine& engine, const Tier& tier, const std::vector<std::vector<T
   return sum;
 }
 
+// Everything that the losses of a pass depend on, except tier and windows.
+std::string journal_key(const Engine& engine, const EvaluationText& text, const PerplexityOptions& options) {
+  return fmt::format("ppl {} precision {} data {} {} {}", engine.model().hash(), static_cast<int>(engine.precision()),
+                     text.fingerprint(),
+                     options.stateful   ? "documents in pieces of"
+                     : options.disjoint ? "disjoint windows of"
+                                        : "windows of",
+                     options.context);
+}
+
 void compare_with_full(std::vector<TierPerplexity>& tiers, Index full_parameters) {
   if (full_parameters == 0) return;
   const auto full =
@@ -158,7 +168,10 @@ PerplexityReport measure_perplexity(Engine& engine, const EvaluationText& text, 
   }
   const Index batch = options.batch > 0 ? options.batch : std::max<Index>(1, kPassTokens / options.context);
 
+  const auto key = options.journal == nullptr ? "" : journal_key(engine, text, options);
+  if (options.journal != nullptr) options.journal->announce(key);
   std::vector<double> sums(options.tiers.size());
+  double kept_seconds = 0;
   Windows windows;
   std::vector<std::vector<TokenId>> whole(static_cast<std::size_t>(options.stateful ? batch : 0));
   Outputs outputs;
@@ -186,16 +199,27 @@ PerplexityReport measure_perplexity(Engine& engine, const EvaluationText& text, 
       targets = count * options.context;
     }
     for (std::size_t t = 0; t < sums.size(); ++t) {
-      sums[t] += options.stateful
-                     ? loss_of(engine, options.tiers[t], whole, options.context, outputs, report.forward_seconds)
-                     : loss_of(engine, options.tiers[t], windows, static_cast<std::size_t>(options.context), outputs,
-                               report.forward_seconds);
-      if (!std::isfinite(sums[t])) {
-        fail(ErrorKind::BadFile, "{}: tier {} gives a loss that is not finite in {} {} to {}", text.name(),
-             options.tiers[t].name, options.stateful ? "documents" : "windows", first, first + count - 1);
-      }
+      const auto& tier = options.tiers[t];
+      bool kept = true;
+      const auto pass = kept_or_measured(
+          options.journal,
+          fmt::format("{} {} {} to {}", key, sizes_of(engine.config(), tier.capacity), first, first + count), 2, [&] {
+            kept = false;
+            double seconds = 0;
+            const double sum = options.stateful ? loss_of(engine, tier, whole, options.context, outputs, seconds)
+                                                : loss_of(engine, tier, windows,
+                                                          static_cast<std::size_t>(options.context), outputs, seconds);
+            if (!std::isfinite(sum)) {
+              fail(ErrorKind::BadFile, "{}: tier {} gives a loss that is not finite in {} {} to {}", text.name(),
+                   tier.name, options.stateful ? "documents" : "windows", first, first + count - 1);
+            }
+            return std::vector{sum, seconds};
+          });
+      sums[t] += pass[0];
+      report.forward_seconds += pass[1];
+      if (kept) kept_seconds += pass[1];
       done += static_cast<double>(targets);
-      progress.update(done, options.tiers[t].name);
+      progress.update(done, tier.name);
     }
   }
   progress.finish();
@@ -209,7 +233,7 @@ PerplexityReport measure_perplexity(Engine& engine, const EvaluationText& text, 
                             .bits_per_byte = report.bytes > 0 ? sums[t] / (std::numbers::ln2 * report.bytes) : 0});
   }
   compare_with_full(report.tiers, options.full_parameters);
-  report.seconds = std::chrono::duration<double>(Clock::now() - start).count();
+  report.seconds = kept_seconds + std::chrono::duration<double>(Clock::now() - start).count();
   return report;
 }
 

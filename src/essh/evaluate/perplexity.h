@@ -5,6 +5,7 @@
 #include "essh/base/json_fwd.h"
 #include "essh/decode/engine.h"
 #include "essh/evaluate/evaluation_text.h"
+#include "essh/evaluate/result_journal.h"
 #include "essh/evaluate/result_provenance.h"
 
 namespace essh {
@@ -21,7 +22,8 @@ struct PerplexityOptions {
   // Every document is one sequence from an empty state to its end, in pieces of `context` tokens; `windows` counts
   // documents.
   bool stateful = false;
-  Index full_parameters = 0;  // of the family at full capacity; 0: unknown
+  Index full_parameters = 0;         // of the family at full capacity; 0: unknown
+  ResultJournal* journal = nullptr;  // keeps the losses of finished passes
 };
 
 // The paper's evaluation on other domains: documents joined by line breaks, disjoint windows of 2049 tokens, at most
@@ -42,12 +44,13 @@ struct TierPerplexity {
 struct PerplexityReport {
   Index context = 0;
   bool disjoint = false, stateful = false;
-  Index windows = 0;                        // or documents
-  Index tokens = 0;                         // predicted
-  Index left_out = 0;                       // tokens after the last window
-  double bytes = 0;                         // of text behind the predicted tokens; 0: unknown
-  double seconds = 0, forward_seconds = 0;  // total, and forward passes of the tiers
-  std::vector<TierPerplexity> tiers = {};   // in the order of the options
+  Index windows = 0;   // or documents
+  Index tokens = 0;    // predicted
+  Index left_out = 0;  // tokens after the last window
+  double bytes = 0;    // of text behind the predicted tokens; 0: unknown
+  // Total, and forward passes of the tiers. Passes from the journal count with the forward time they took.
+  double seconds = 0, forward_seconds = 0;
+  std::vector<TierPerplexity> tiers = {};  // in the order of the options
 };
 
 // Windows of context + 1 tokens overlap by one token, so that each token but the first of the text is a target once;

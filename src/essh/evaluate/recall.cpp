@@ -14,9 +14,9 @@ namespace {
 // Tokens of one pass: enough for full matrix products, with little memory.
 constexpr Index kPassTokens = 8192;
 
+// Sums over questions and sequences; counts are exact as doubles.
 struct Answers {
-  Index right = 0, complete = 0;
-  double loss = 0;
+  double right = 0, complete = 0, loss = 0;
 };
 
 // Question positions of one sequence of a batch.
@@ -35,7 +35,8 @@ double negative_log_likelihood(std::span<const float> logits, std::size_t target
 }
 
 // Logits are computed at question positions only: the head is a large part of these small models.
-void answer(Engine& engine, const Tier& tier, const Batch& batch, Outputs& outputs, Answers& answers) {
+Answers answer(Engine& engine, const Tier& tier, const Batch& batch, Outputs& outputs) {
+  Answers answers;
   const auto length = static_cast<std::size_t>(batch.length),
              vocabulary = static_cast<std::size_t>(engine.config().vocab_size);
   std::vector<std::vector<Index>> questions;
@@ -58,10 +59,11 @@ void answer(Engine& engine, const Tier& tier, const Batch& batch, Outputs& outpu
       right += static_cast<std::size_t>(best - logits.begin()) == target;
       answers.loss += negative_log_likelihood(logits, target, *best);
     }
-    answers.right += static_cast<Index>(right);
-    answers.complete += right == questions[row].size();
+    answers.right += static_cast<double>(right);
+    answers.complete += right == questions[row].size() ? 1 : 0;
     engine.close(chunks[row].slot);
   }
+  return answers;
 }
 
 }  // namespace
@@ -79,10 +81,26 @@ RecallReport measure_recall(Engine& engine, const SyntheticTask& task, const Rec
   std::vector<Answers> answers(options.tiers.size());
   Outputs outputs;
   const Index batch_rows = std::max<Index>(1, kPassTokens / sequences.length());
+  const auto key = fmt::format("recall {} precision {} task {} seed {}", engine.model().hash(),
+                               static_cast<int>(engine.precision()), task.fingerprint(), options.seed);
+  if (options.journal != nullptr) options.journal->announce(key);
   Progress progress("evaluate", static_cast<double>(options.samples), "sample");
   for (Index first = 0; first < options.samples; first += batch_rows) {
     const auto batch = read_batch(sequences, first, std::min(batch_rows, options.samples - first));
-    for (std::size_t t = 0; t < answers.size(); ++t) answer(engine, options.tiers[t], batch, outputs, answers[t]);
+    for (std::size_t t = 0; t < answers.size(); ++t) {
+      const auto& tier = options.tiers[t];
+      const auto pass =
+          kept_or_measured(options.journal,
+                           fmt::format("{} {} sequences {} to {}", key, sizes_of(engine.config(), tier.capacity), first,
+                                       first + batch.rows),
+                           3, [&] {
+                             const auto found = answer(engine, tier, batch, outputs);
+                             return std::vector{found.right, found.complete, found.loss};
+                           });
+      answers[t].right += pass[0];
+      answers[t].complete += pass[1];
+      answers[t].loss += pass[2];
+    }
     progress.update(static_cast<double>(first + batch.rows), "");
   }
   progress.finish();
@@ -90,8 +108,8 @@ RecallReport measure_recall(Engine& engine, const SyntheticTask& task, const Rec
   for (std::size_t t = 0; t < answers.size(); ++t) {
     report.tiers.push_back({.tier = options.tiers[t],
                             .parameters = cost_of(engine.config(), options.tiers[t].capacity).parameters,
-                            .accuracy = static_cast<double>(answers[t].right) / questions,
-                            .complete = static_cast<double>(answers[t].complete) / static_cast<double>(options.samples),
+                            .accuracy = answers[t].right / questions,
+                            .complete = answers[t].complete / static_cast<double>(options.samples),
                             .nll = answers[t].loss / questions});
   }
   return report;

@@ -4,6 +4,7 @@
 #include "essh/base/json_fwd.h"
 #include "essh/data/synthetic_task.h"
 #include "essh/decode/engine.h"
+#include "essh/evaluate/result_journal.h"
 #include "essh/evaluate/result_provenance.h"
 
 namespace essh {
@@ -12,6 +13,7 @@ struct RecallOptions {
   std::vector<Tier> tiers = {};
   Index samples = 1024;
   std::uint64_t seed = 0;
+  ResultJournal* journal = nullptr;  // keeps the answers of finished passes
 };
 
 struct TierRecall {
