@@ -52,7 +52,11 @@ class RecallGrid(unittest.TestCase):
                      for seed in (0, 1)]
             values = [next(result["accuracy"] for result in results if result["tier"] == cell["tier"]) for results in shown]
             self.assertAlmostEqual(cell["accuracy"], sum(values) / 2)
+            self.assertEqual((cell["seed_0"], cell["least"], cell["most"]), (values[0], min(values), max(values)))
+            self.assertEqual(cell["parameters"], next(result["parameters"] for result in shown[0] if result["tier"] == cell["tier"]))
         self.assertIn("attention only", made.stdout)
+        for title in ("mqar, length 32: accuracy, seed 0 (paper)", "mqar, 2 pairs: accuracy, mean [least, most] of 2 seeds (paper)"):
+            self.assertIn(title, made.stdout)
         before = {path: path.stat().st_mtime_ns for path in (self.folder / "runs").rglob("*") if path.is_file()}
         _, again = self.grid(*words)
         self.assertEqual(again, cells)
@@ -70,13 +74,39 @@ class RecallGrid(unittest.TestCase):
     def test_figures_of_the_paper(self):
         paper = recall.paper_figures()
         self.assertEqual(paper["seed 0", "mqar", 512, 16, "hybrid"], {"T1": 0.65, "T4": 0.631, "T10": 0.874})
-        self.assertEqual(paper["seeds", "mqar", 1024, 64, "mixer"]["T10"], 0)
+        self.assertEqual(paper["seeds", "mqar", 1024, 64, "mixer"]["T10"], (0, 0, 0.001))
+        self.assertEqual(paper["seeds", "mqar", 512, 32, "hybrid"]["T10"], (0.668, 0.019, 0.994))
         self.assertEqual(paper["seed 0", "palindrome", 1024, 0, "hybrid"]["T1"], 0.974)
         self.assertEqual(paper["seed 0", "mqar", 256, 32, "attention"], {"full": 0.022})
-        cells = [(length, pairs) for length in (256, 512, 1024) for pairs in (8, 16, 32, 64)]
-        for model in ("hybrid", "mixer", "attention"):
-            for length, pairs in cells:
-                self.assertIn(("seed 0", "mqar", length, pairs, model), paper)
+        for kind, of_table in (("seed 0", (8, 16, 32, 64)), ("seeds", (32, 64))):
+            for length in (256, 512, 1024):
+                for pairs in of_table:
+                    for model in ("hybrid", "mixer", "attention"):
+                        for tier in recall.tiers_of(model):
+                            figure = paper[kind, "mqar", length, pairs, model][tier]
+                            if kind == "seeds":
+                                self.assertTrue(figure[1] <= figure[0] <= figure[2], figure)
+
+    def test_the_default_grid_has_every_cell_of_the_paper(self):
+        """Also 64 pairs at length 256, which fill it: 64 keys with values, then 64 queries of two tokens."""
+        made = subprocess.run([sys.executable, RECALL, "--essh", ESSH, "--out", self.folder / "runs", "--seconds", "0.001"],
+                              capture_output=True, text=True, timeout=HANGS, check=False)
+        self.assertEqual(made.returncode, 0, made.stderr)
+        self.assertIn("not complete", made.stdout)
+        for length in (256, 512, 1024):
+            self.assertRegex(made.stdout, rf"mqar, length {length}: accuracy, seed 0 \(paper\)\n"
+                                          r"model +tier +parameters +8 pairs +16 pairs +32 pairs +64 pairs\n")
+        for pairs in (32, 64):
+            self.assertRegex(made.stdout, rf"mqar, {pairs} pairs: accuracy, mean \[least, most\] of 3 seeds \(paper\)\n"
+                                          r"model +tier +parameters +length 256 +length 512 +length 1024\n")
+        self.assertIn("palindrome: accuracy, seed 0 (paper)", made.stdout)
+        self.assertEqual(made.stdout.count("attention only"), 7)
+
+    def test_a_length_without_room_is_refused(self):
+        made = subprocess.run([sys.executable, RECALL, "--essh", ESSH, "--lengths", "128,256"], capture_output=True, text=True, timeout=HANGS,
+                              check=False)
+        self.assertEqual(made.returncode, 2)
+        self.assertIn("64 pairs need a length of at least 256", made.stderr)
 
 
 if __name__ == "__main__":
