@@ -9,6 +9,9 @@
 #define HWY_COMPILE_ONLY_STATIC
 #include <hwy/contrib/math/math-inl.h>
 #include <hwy/highway.h>
+// Highway's functions are compiled for its target, which is more than the baseline of the architecture without
+// -march=native. Only code for the same target can inline them: between these macros, lambdas with HWY_ATTR.
+HWY_BEFORE_NAMESPACE();
 #endif
 
 namespace essh::cpu {
@@ -41,30 +44,31 @@ V over_whole_range(D d, V v, const Function& function) {
 }
 template <class D, class V>
 V exp_of(D d, V v) {
-  return over_whole_range(d, v, [d](V x) { return hn::Exp(d, x); });
+  return over_whole_range(d, v, [d](V x) HWY_ATTR { return hn::Exp(d, x); });
 }
 
 void exp_float(Index count, const float* x, float* y) {
-  apply(count, x, y, [](auto d, auto v) { return exp_of(d, v); });
+  apply(count, x, y, [](auto d, auto v) HWY_ATTR { return exp_of(d, v); });
 }
 void one_minus_exp_float(Index count, const float* x, float* y) {
-  apply(count, x, y, [](auto d, auto v) {
-    return hn::Neg(over_whole_range(d, hn::Neg(v), [d](auto u) { return hn::Expm1(d, u); }));
+  apply(count, x, y, [](auto d, auto v) HWY_ATTR {
+    return hn::Neg(over_whole_range(d, hn::Neg(v), [d](auto u) HWY_ATTR { return hn::Expm1(d, u); }));
   });
 }
 void sigmoid_float(Index count, const float* x, float* y) {
-  apply(count, x, y, [](auto d, auto v) {
+  apply(count, x, y, [](auto d, auto v) HWY_ATTR {
     const auto one = hn::Set(d, 1.0f);
     return hn::Div(one, hn::Add(one, exp_of(d, hn::Neg(v))));
   });
 }
 void softplus_float(Index count, const float* x, float* y) {
-  apply(count, x, y,
-        [](auto d, auto v) { return hn::Add(hn::Max(v, hn::Zero(d)), hn::Log1p(d, exp_of(d, hn::Neg(hn::Abs(v))))); });
+  apply(count, x, y, [](auto d, auto v) HWY_ATTR {
+    return hn::Add(hn::Max(v, hn::Zero(d)), hn::Log1p(d, exp_of(d, hn::Neg(hn::Abs(v)))));
+  });
 }
 void cos_sin_float(Index count, float* x, float* sine) {
-  apply(count, x, sine, [](auto d, auto v) { return hn::Sin(d, v); });
-  apply(count, x, x, [](auto d, auto v) { return hn::Cos(d, v); });
+  apply(count, x, sine, [](auto d, auto v) HWY_ATTR { return hn::Sin(d, v); });
+  apply(count, x, x, [](auto d, auto v) HWY_ATTR { return hn::Cos(d, v); });
 }
 #else
 void exp_float(Index count, const float* x, float* y) {
@@ -86,6 +90,13 @@ void cos_sin_float(Index count, float* x, float* sine) {
 #endif
 
 }  // namespace
+}  // namespace essh::cpu
+
+#ifdef ESSH_HAVE_HWY
+HWY_AFTER_NAMESPACE();
+#endif
+
+namespace essh::cpu {
 
 void exp(Index count, const float* x, float* y) {
   exp_float(count, x, y);
