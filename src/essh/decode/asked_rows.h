@@ -7,7 +7,7 @@
 namespace essh {
 
 // The tokens of a chunk that one pass takes.
-struct Piece {
+struct PassPiece {
   std::size_t chunk;
   Index begin, length;
   bool last;
@@ -55,8 +55,8 @@ inline void ask(std::vector<Asked>& list, Asked rows) {
 }
 
 // The rows of a piece, from `first_row` of the pass on, whose logits its chunk wants.
-inline void add_asked(const Chunk& chunk, const Piece& piece, Index first_row, Index vocabulary, Outputs::Entry& entry,
-                      Outputs& outputs, std::vector<Asked>& asked) {
+inline void add_asked(const Chunk& chunk, const PassPiece& piece, Index first_row, Index vocabulary,
+                      Outputs::Entry& entry, Outputs& outputs, std::vector<Asked>& asked) {
   const auto add = [&](Index position, Index count, Index output_row) {
     const float* to =
         chunk.wanted == Wanted::Scores ? entry.losses.data() + output_row : entry.logits.data + output_row * vocabulary;

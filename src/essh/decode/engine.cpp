@@ -129,7 +129,7 @@ class Engine::Typed : public Impl {
         chunks, model_.config().vocab_size, [&](const Chunk& chunk) { return is_drawn(chunk) || draws_here(chunk); },
         outputs);
     // Pieces of chunk i are those from first[i] to first[i + 1].
-    std::vector<Piece> pieces;
+    std::vector<PassPiece> pieces;
     std::vector<std::size_t> first = {0};
     for (std::size_t i = 0; i < chunks.size(); ++i) {
       cut(chunks[i], i, pieces);
@@ -145,7 +145,7 @@ class Engine::Typed : public Impl {
       auto next = first;
       const bool alone = model == shared_ || streamed(*model) != nullptr;
       for (;;) {
-        std::vector<Piece> pass;
+        std::vector<PassPiece> pass;
         Index rows = 0;
         for (std::size_t i = 0; i < chunks.size(); ++i) {
           if (model_of(chunks[i]) != model || next[i] == first[i + 1]) continue;
@@ -243,7 +243,7 @@ class Engine::Typed : public Impl {
     return length == 1 && !(keeps_states && options_.deterministic);
   }
   bool is_single(const Chunk& chunk) const { return is_single(std::ssize(chunk.tokens), chunk.keeps_states); }
-  bool is_single(const Piece& piece) const { return is_single(piece.length, piece.steps); }
+  bool is_single(const PassPiece& piece) const { return is_single(piece.length, piece.steps); }
 
   Entry& entry(Slot slot) const { return slots_.at(slot); }
 
@@ -300,7 +300,7 @@ class Engine::Typed : public Impl {
   }
 
   // Pieces follow from the chunk and its slot alone.
-  void cut(const Chunk& chunk, std::size_t index, std::vector<Piece>& pieces) const {
+  void cut(const Chunk& chunk, std::size_t index, std::vector<PassPiece>& pieces) const {
     const Index length = std::ssize(chunk.tokens);
     for (Index begin = 0; begin < length; begin += options_.piece) {
       const Index end = std::min(length, begin + options_.piece);
@@ -440,7 +440,8 @@ class Engine::Typed : public Impl {
   }
 
   // Single tokens of which only the next are wanted.
-  void draw_pass(TierModel<T>& model, std::span<const Chunk> chunks, std::span<const Piece> pieces, Outputs& outputs) {
+  void draw_pass(TierModel<T>& model, std::span<const Chunk> chunks, std::span<const PassPiece> pieces,
+                 Outputs& outputs) {
     std::vector<SlotState*> states;
     std::vector<std::int32_t> tokens;
     for (const auto& piece : pieces) {
@@ -451,9 +452,9 @@ class Engine::Typed : public Impl {
     for (std::size_t b = 0; b < pieces.size(); ++b) outputs.entries[pieces[b].chunk].token = token_of_key(keys[b]);
   }
 
-  void run_pass(TierModel<T>& model, std::span<const Chunk> chunks, std::vector<Piece>& pieces, Outputs& outputs) {
+  void run_pass(TierModel<T>& model, std::span<const Chunk> chunks, std::vector<PassPiece>& pieces, Outputs& outputs) {
     if (is_drawn(chunks[pieces.front().chunk])) return draw_pass(model, chunks, pieces, outputs);
-    std::ranges::stable_sort(pieces, {}, &Piece::length);
+    std::ranges::stable_sort(pieces, {}, &PassPiece::length);
     const auto count = static_cast<Index>(pieces.size());
     std::vector<Segment> segments;
     std::vector<Asked> asked;
@@ -485,14 +486,14 @@ class Engine::Typed : public Impl {
 
     const bool fast = rows == count && is_single(pieces.front()) && streams(model, count);
     const bool steps =
-        !fast && rows == count && std::ssize(asked) > 0 && std::ranges::all_of(pieces, [&](const Piece& p) {
+        !fast && rows == count && std::ssize(asked) > 0 && std::ranges::all_of(pieces, [&](const PassPiece& p) {
           return chunks[p.chunk].wanted == Wanted::Last || chunks[p.chunk].wanted == Wanted::Token;
         });
     if (steps) {
       pad(model, states);
       segments[0].sequences = rows = std::ssize(states);
     }
-    if (rows == count || std::ranges::none_of(pieces, &Piece::steps)) steps_before.clear();
+    if (rows == count || std::ranges::none_of(pieces, &PassPiece::steps)) steps_before.clear();
     inputs_.write(model.capacity(), model.parts().size(), states, rows, steps_before);
     auto* tokens = inputs_.at<std::int32_t>(inputs_.tokens);
     for (const auto& piece : pieces)
@@ -540,7 +541,7 @@ class Engine::Typed : public Impl {
     advance(chunks, pieces);
   }
 
-  void advance(std::span<const Chunk> chunks, std::span<const Piece> pieces) {
+  void advance(std::span<const Chunk> chunks, std::span<const PassPiece> pieces) {
     for (const auto& piece : pieces) {
       auto& state = *entry(chunks[piece.chunk].slot).state;
       for (Index step = 0; step < (piece.steps ? piece.length : 1); ++step)
