@@ -188,6 +188,18 @@ TEST(Stage, RefinementDrawsOneBudgetAStepOrShufflesTheTiers) {
   EXPECT_EQ(std::set<double>(shuffled.begin(), shuffled.end()), below);
   EXPECT_NE(shuffled, drawn({"refine.sampling=shuffle"}, 4));
   EXPECT_EQ(drawn({"refine.sampling=shuffle", "model.tier=T4"}, 0).size(), 20u) << "a specialist has no tiers below";
+  const double smallest = *below.begin();
+  Index of_smallest = 0, steps_of_smallest = 0;
+  for (Index step = 0; step < 200; ++step) {
+    const auto mixed = drawn({"refine.sampling=shuffle", "refine.smallest_share=0.4"}, step);
+    of_smallest += std::ranges::count(mixed, smallest);
+    const auto one = drawn({"refine.budgets=[0.25, 0.5, 0.75]", "refine.smallest_share=0.4"}, step);
+    EXPECT_EQ(one, std::vector<double>(20, one.front()));
+    steps_of_smallest += one.front() == 0.25 ? 1 : 0;
+  }
+  // 0.4, and the smallest tier's own ninth of the rest; 0.4 and a third of the rest.
+  EXPECT_NEAR(static_cast<double>(of_smallest) / 4000, 0.4 + 0.6 / 9, 0.04);
+  EXPECT_NEAR(static_cast<double>(steps_of_smallest) / 200, 0.6, 0.12);
 }
 
 TEST(Schedule, RisesAndFalls) {

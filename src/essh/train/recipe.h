@@ -103,6 +103,7 @@ struct RefineRecipe {
   double tv = 5;
   std::string sampling = "step";
   std::vector<double> budgets = {};
+  double smallest_share = 0;
   double teacher_budget = 1;
 };
 
@@ -260,6 +261,10 @@ void fields(Visitor& visit, RefineRecipe& r) {
   visit("sampling", r.sampling,
         Field{.help = "step: one capacity per step; shuffle: the tiers below full, shuffled across micro-batches"});
   visit("budgets", r.budgets, Field{.help = "for step; empty for 2, 4, 8, 16 and 24 of 32", .min = 0, .max = 1});
+  visit("smallest_share", r.smallest_share,
+        Field{.help = "share of the draws that go to the smallest capacity before the others are drawn",
+              .min = 0,
+              .max = 1});
   visit("teacher_budget", r.teacher_budget,
         Field{.help = "of the larger capacity, which learns from labels and teaches", .min = 1e-6, .max = 1});
 }

@@ -71,11 +71,18 @@ class Refinement final : public Stage {
 
   std::vector<double> budgets(Index step, double, Index count) const override {
     Rng rng(recipe_.run.seed ^ kRefinementSeed, static_cast<std::uint64_t>(step));
-    if (!shuffles_) return std::vector<double>(static_cast<std::size_t>(count), choices_[rng.below(choices_.size())]);
+    const double share = recipe_.refine.smallest_share, smallest = std::ranges::min(choices_);
+    const auto goes_to_smallest = [&] { return share > 0 && rng.uniform() < share; };
+    std::vector<double> drawn(static_cast<std::size_t>(count));
+    if (!shuffles_) {
+      const double budget = choices_[rng.below(choices_.size())];
+      std::ranges::fill(drawn, goes_to_smallest() ? smallest : budget);
+      return drawn;
+    }
     auto order = choices_;
     for (std::size_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[rng.below(i)]);
-    std::vector<double> drawn(static_cast<std::size_t>(count));
-    for (std::size_t i = 0; i < drawn.size(); ++i) drawn[i] = order[i % order.size()];
+    std::size_t next = 0;
+    for (double& budget : drawn) budget = goes_to_smallest() ? smallest : order[next++ % order.size()];
     return drawn;
   }
   MicroBatchPlan plan(double budget) const override {
