@@ -97,7 +97,7 @@ void add_train(Verb& app) {
       ->required();
   verb->add_option("--recipe", o->named,
                    fmt::format("{}: replaces the recipe's settings of optimizer, capacities and refinement by the "
-                               "paper's, before --set",
+                               "paper's or by our own, before --set",
                                fmt::join(settings_names(), ", ")));
   verb->add_option("-o,--out", o->out, "the run folder");
   verb->add_option("--data", o->data, "a folder made by `essh prepare` (data.path of the recipe)");

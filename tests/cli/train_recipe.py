@@ -65,7 +65,7 @@ class TrainRecipe(unittest.TestCase):
     def test_unknown_names_list_the_choices(self):
         refused = self.train("none", "--recipe", "papers")
         self.assertEqual(refused.returncode, EXIT_USAGE)
-        self.assertIn(b'there are no settings "papers", did you mean "paper"? (there are paper)', refused.stderr)
+        self.assertIn(b'there are no settings "papers", did you mean "paper"? (there are paper, essh)', refused.stderr)
         refused = essh("train", "mqar", "--recipe", "paper", "--print-recipe")
         self.assertEqual(refused.returncode, EXIT_USAGE)
         self.assertIn(b"is for the models tiny, 370m, 1.5b", refused.stderr)

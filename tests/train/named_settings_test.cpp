@@ -6,6 +6,7 @@
 
 #include "essh/base/file.h"
 #include "essh/train/capacity_sampler.h"
+#include "essh/train/stage.h"
 #include "tests/store/temp_folder.h"
 
 namespace essh {
@@ -51,6 +52,7 @@ TEST(PaperSettings, EveryFieldHasThePapersValue) {
     EXPECT_EQ(r.refine.tv, 5);
     EXPECT_EQ(r.refine.sampling, name == "1.5b" ? "shuffle" : "step");
     EXPECT_TRUE(r.refine.budgets.empty());
+    EXPECT_EQ(r.refine.smallest_share, 0);
     EXPECT_EQ(r.refine.teacher_budget, 1);
   }
 }
@@ -95,7 +97,8 @@ elastic: {sampling: ramp, full_share: 0.1, joint: true, smallest_share: 0.4, war
   budgets: [0.5], budget_channels: 32, ffn_scale: 2, mixer_scale: 2, kl: 2, label: 2, ordering_period: 3,
   ordering_until: 0.1, activation_memory: 0.5, calibration_tokens: 9}
 run: {steps: 50}
-refine: {steps: 3, batch: 4, rate: 0.1, warmup: 0.5, tv: 1, sampling: shuffle, budgets: [0.5], teacher_budget: 0.5}
+refine: {steps: 3, batch: 4, rate: 0.1, warmup: 0.5, tv: 1, sampling: shuffle, budgets: [0.5], smallest_share: 0.5,
+  teacher_budget: 0.5}
 )");
   std::set<std::string> kept;
   for (const auto& difference : recipe_differences(paper("tiny"), paper(path))) kept.insert(difference.field);
@@ -122,6 +125,26 @@ refine: {steps: 3, batch: 4, rate: 0.1, warmup: 0.5, tv: 1, sampling: shuffle, b
   EXPECT_EQ(recipe_yaml(parse_recipe(recipe_yaml(changed), "again", {})), recipe_yaml(changed));
 }
 
+// The recipe keeps its peak rate, which refinement starts from.
+TEST(OwnSettings, KeepTheRateUntilRefinement) {
+  for (const std::string name : {"tiny", "370m", "1.5b"}) {
+    SCOPED_TRACE(name);
+    const auto recipe = load_recipe(name, {}, "essh");
+    EXPECT_EQ(recipe.optimizer.rate, load_recipe(name, {}).optimizer.rate);
+    EXPECT_EQ(recipe.optimizer.algorithm, "muon");
+    const auto config = recipe_config(recipe, 256, 0);
+    const auto pretraining = make_pretraining(recipe, config)->settings.schedule,
+               refinement = make_refinement(recipe, config)->settings.schedule;
+    EXPECT_EQ(pretraining.rate(recipe.run.steps - 1), recipe.optimizer.rate);
+    EXPECT_EQ(refinement.peak, recipe.optimizer.rate);
+    EXPECT_NEAR(refinement.rate(recipe.refine.steps), 0, 1e-12);
+  }
+  EXPECT_EQ(
+      make_refinement(load_recipe("tiny", {"refine.rate=1e-4"}, "essh"), recipe_config(load_recipe("tiny", {}), 256, 0))
+          ->settings.schedule.peak,
+      1e-4);
+}
+
 TEST(PaperSettings, MistakesNameTheChoices) {
   const auto problem = [](const std::string& recipe, const std::string& named) -> std::string {
     try {
@@ -132,7 +155,7 @@ TEST(PaperSettings, MistakesNameTheChoices) {
     return "accepted";
   };
   EXPECT_EQ(problem("tiny", "papr"),
-            "--recipe: there are no settings \"papr\", did you mean \"paper\"? (there are paper)");
+            "--recipe: there are no settings \"papr\", did you mean \"paper\"? (there are paper, essh)");
   for (const char* own : {"posthoc", "mqar", "dna", "transformer-370m", "matformer-370m"})
     EXPECT_NE(problem(own, "paper").find("is for the models tiny, 370m, 1.5b; recipe"), std::string::npos) << own;
 }

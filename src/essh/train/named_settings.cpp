@@ -12,7 +12,7 @@
 namespace essh {
 namespace {
 
-constexpr std::array<const char*, 3> kPaperPresets = {"tiny", "370m", "1.5b"};
+constexpr std::array<const char*, 3> kPresets = {"tiny", "370m", "1.5b"};
 // Of the same presets, but with settings of its own.
 constexpr const char* kOtherRecipe = "posthoc";
 
@@ -58,6 +58,7 @@ constexpr std::array kPaper = {
     "refine.tv=5",
     "refine.sampling=step",
     "refine.budgets=[]",
+    "refine.smallest_share=0",
     "refine.teacher_budget=1",
 };
 
@@ -70,10 +71,41 @@ constexpr std::array<std::pair<const char*, const char*>, 3> kPaperByPreset = {{
     {"tiny", "elastic.ordering_period=7"},
 }};
 
+// Our own recipe (docs/recipe.md): the rate stays at its peak while most micro-batches train the full capacity, and
+// falls to zero in refinement, where every micro-batch trains it and a slice. The smallest capacity, which has no near
+// neighbour, is drawn more often. The peak stays the recipe's.
+constexpr std::array kOwn = {
+    "optimizer.algorithm=muon",
+    "optimizer.embedding_rate=4",
+    "optimizer.schedule=constant",
+    "optimizer.warmup=0.1",
+    "elastic.sampling=fixed",
+    "elastic.full_share=0.75",
+    "elastic.smallest_share=0.3",
+    "elastic.warmup_tokens=250e6",
+    "elastic.warmup_share=0.2",
+    "elastic.budgets=[]",
+    "elastic.parameter_targets=[]",
+    "elastic.ffn_scale=0.5",
+    "elastic.mixer_scale=1",
+    "elastic.label=1",
+    "elastic.kl=0.5",
+    "elastic.joint=false",
+    "elastic.teacher=\"\"",
+    "elastic.calibration_tokens=0",
+    "refine.rate=0",
+    "refine.warmup=0.02",
+    "refine.tv=1",
+    "refine.sampling=shuffle",
+    "refine.budgets=[]",
+    "refine.smallest_share=0.3",
+    "refine.teacher_budget=1",
+};
+
 }  // namespace
 
 std::vector<std::string> settings_names() {
-  return {"paper"};
+  return {"paper", "essh"};
 }
 
 std::vector<std::string> named_settings(const std::string& name, const std::string& recipe, const std::string& preset) {
@@ -81,9 +113,10 @@ std::vector<std::string> named_settings(const std::string& name, const std::stri
   if (std::ranges::find(names, name) == names.end())
     fail(ErrorKind::Usage, "--recipe: there are no settings {}{} (there are {})", in_quotes(name),
          suggestion(name, names), fmt::join(names, ", "));
-  if (recipe == kOtherRecipe || std::ranges::find(kPaperPresets, preset) == kPaperPresets.end())
+  if (recipe == kOtherRecipe || std::ranges::find(kPresets, preset) == kPresets.end())
     fail(ErrorKind::Usage, "--recipe {}: is for the models {}; recipe {} has settings of its own: leave --recipe out",
-         name, fmt::join(kPaperPresets, ", "), in_quotes(recipe));
+         name, fmt::join(kPresets, ", "), in_quotes(recipe));
+  if (name == "essh") return {kOwn.begin(), kOwn.end()};
   std::vector<std::string> settings(kPaper.begin(), kPaper.end());
   for (const auto& [only, setting] : kPaperByPreset) {
     if (only == preset) settings.emplace_back(setting);

@@ -255,7 +255,7 @@ template <class Visitor>
 void fields(Visitor& visit, RefineRecipe& r) {
   visit("steps", r.steps, Field{.help = "steps of shared refinement", .min = 1, .max = 1e12});
   visit("batch", r.batch, Field{.help = "sequences per step", .min = 1, .max = 1 << 24});
-  visit("rate", r.rate, Field{.help = "peak learning rate, falling to zero", .min = 0, .max = 10});
+  visit("rate", r.rate, Field{.help = "peak learning rate, falling to zero; 0: optimizer.rate", .min = 0, .max = 10});
   visit("warmup", r.warmup, Field{.help = "share of the steps in which the rate rises", .min = 0, .max = 1});
   visit("tv", r.tv, Field{.help = "weight of the total variation from full capacity", .min = 0, .max = 1000});
   visit("sampling", r.sampling,
