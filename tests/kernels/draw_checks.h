@@ -1,4 +1,5 @@
 #pragma once
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <span>
@@ -83,18 +84,20 @@ inline std::vector<LogitChange> draw_changes(Rng& rng, Index vocabulary, Index m
   return changes;
 }
 
-// Draws over rows of every kind with every case, in one call.
+// Draws over rows of every kind with every case, in one call; or only the first `most` of them.
 struct DrawBatch {
   StridedMatrix<float> logits;
   std::vector<DrawOptions> options;
   std::vector<LogitChange> changes;
 
-  DrawBatch(Index vocabulary, std::uint64_t seed) : logits(std::ssize(kDrawRows), vocabulary) {
+  DrawBatch(Index vocabulary, std::uint64_t seed, Index most = 1 << 20)
+      : logits(std::min<Index>(std::ssize(kDrawRows), 1 + (most - 1) / std::ssize(draw_cases())), vocabulary) {
     Rng rng(seed);
     for (Index r = 0; r < logits.view.rows; ++r)
       fill_draw_row(kDrawRows[r], rng, {logits.view.row(r), static_cast<std::size_t>(vocabulary)});
     for (Index r = 0; r < logits.view.rows; ++r) {
       for (auto one : draw_cases()) {
+        if (std::ssize(options) == most) return;
         one.row = r;
         one.seed = rng.next64();
         one.position = rng.below(1000);

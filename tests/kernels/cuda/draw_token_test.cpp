@@ -1,6 +1,5 @@
 #include "essh/kernels/draw_token.h"
 
-#include <algorithm>
 #include <cstring>
 
 #include "tests/kernels/cuda/twin_matrix.h"
@@ -18,9 +17,8 @@ Array<float> upload_rows(const StridedMatrix<float>& logits) {
 
 // Tokens are those of sorting everything. Where exp() rounds otherwise than on the host, a random number that falls on
 // the boundary of two tokens may draw its neighbour.
-void expect_draws(Index vocabulary, std::uint64_t seed, std::size_t most_draws = 1 << 20) {
-  DrawBatch batch(vocabulary, seed);
-  batch.options.resize(std::min(batch.options.size(), most_draws));
+void expect_draws(Index vocabulary, std::uint64_t seed, Index most = 1 << 20) {
+  DrawBatch batch(vocabulary, seed, most);
   const auto count = std::ssize(batch.options);
   const auto memory = upload_rows(batch.logits);
   const TwinVector<DrawOptions> options(batch.options);
