@@ -12,6 +12,7 @@ from _command import ESSH, HANGS
 
 RECALL = pathlib.Path(__file__).resolve().parents[2] / "bench" / "recall"
 sys.dont_write_bytecode = True
+sys.path.insert(0, str(RECALL.parent))
 loader = importlib.machinery.SourceFileLoader("recall", str(RECALL))
 recall = importlib.util.module_from_spec(importlib.util.spec_from_loader("recall", loader))
 loader.exec_module(recall)

@@ -55,6 +55,7 @@ constexpr std::array kPaper = {
     // app:elastic-export: CE + CE + 5 TV, warm-up 5 %, cosine to zero, one of {2, 4, 8, 16, 24}/32 per step.
     "refine.rate=6.0e-5",
     "refine.warmup=0.05",
+    "refine.decay=all",
     "refine.tv=5",
     "refine.sampling=step",
     "refine.budgets=[]",

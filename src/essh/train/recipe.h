@@ -100,6 +100,7 @@ struct RefineRecipe {
   Index batch = 8;
   double rate = 6e-5;
   double warmup = 0.05;
+  std::string decay = "all";
   double tv = 5;
   std::string sampling = "step";
   std::vector<double> budgets = {};
@@ -257,6 +258,8 @@ void fields(Visitor& visit, RefineRecipe& r) {
   visit("batch", r.batch, Field{.help = "sequences per step", .min = 1, .max = 1 << 24});
   visit("rate", r.rate, Field{.help = "peak learning rate, falling to zero; 0: optimizer.rate", .min = 0, .max = 10});
   visit("warmup", r.warmup, Field{.help = "share of the steps in which the rate rises", .min = 0, .max = 1});
+  visit("decay", r.decay,
+        Field{.help = "weight decay on all two-dimensional tensors: all; or as in pretraining: matrices"});
   visit("tv", r.tv, Field{.help = "weight of the total variation from full capacity", .min = 0, .max = 1000});
   visit("sampling", r.sampling,
         Field{.help = "step: one capacity per step; shuffle: the tiers below full, shuffled across micro-batches"});

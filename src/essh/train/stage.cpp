@@ -58,7 +58,7 @@ class Refinement final : public Stage {
                {.peak = recipe.refine.rate > 0 ? recipe.refine.rate : recipe.optimizer.rate,
                 .warmup = recipe.refine.warmup,
                 .steps = recipe.refine.steps},
-               DecayGroups::Refinement}),
+               recipe.refine.decay == "all" ? DecayGroups::Refinement : DecayGroups::Pretraining}),
         recipe_(recipe),
         shuffles_(recipe.refine.sampling == "shuffle"),
         choices_(shuffles_ ? std::vector<double>() : recipe.refine.budgets) {
