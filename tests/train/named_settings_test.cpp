@@ -50,6 +50,8 @@ TEST(PaperSettings, EveryFieldHasThePapersValue) {
     EXPECT_EQ(r.refine.rate, 6e-5);
     EXPECT_EQ(r.refine.warmup, 0.05);
     EXPECT_EQ(r.refine.decay, "all");
+    EXPECT_EQ(r.refine.label, 1);
+    EXPECT_EQ(r.refine.kl, 0);
     EXPECT_EQ(r.refine.tv, 5);
     EXPECT_EQ(r.refine.sampling, name == "1.5b" ? "shuffle" : "step");
     EXPECT_TRUE(r.refine.budgets.empty());
@@ -98,7 +100,7 @@ elastic: {sampling: ramp, full_share: 0.1, joint: true, smallest_share: 0.4, war
   budgets: [0.5], budget_channels: 32, ffn_scale: 2, mixer_scale: 2, kl: 2, label: 2, ordering_period: 3,
   ordering_until: 0.1, activation_memory: 0.5, calibration_tokens: 9}
 run: {steps: 50}
-refine: {steps: 3, batch: 4, rate: 0.1, warmup: 0.5, decay: matrices, tv: 1, sampling: shuffle, budgets: [0.5], smallest_share: 0.5,
+refine: {steps: 3, batch: 4, rate: 0.1, warmup: 0.5, decay: matrices, label: 2, kl: 1, tv: 1, sampling: shuffle, budgets: [0.5], smallest_share: 0.5,
   teacher_budget: 0.5}
 )");
   std::set<std::string> kept;

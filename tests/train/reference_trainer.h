@@ -71,7 +71,11 @@ class ReferenceTrainer {
       const auto batch = next_batch();
       const auto teacher = log_probabilities(batch, upper, weights_.weights());
       learn(batch, upper, {});
-      learn(batch, capacity_at(config_, budget), {.tv = recipe_.refine.tv, .ffn_gradient = recipe_.elastic.ffn_scale},
+      learn(batch, capacity_at(config_, budget),
+            {.label = recipe_.refine.label,
+             .kl = recipe_.refine.kl,
+             .tv = recipe_.refine.tv,
+             .ffn_gradient = recipe_.elastic.ffn_scale},
             teacher);
       arena_.release();
     }

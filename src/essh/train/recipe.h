@@ -101,6 +101,8 @@ struct RefineRecipe {
   double rate = 6e-5;
   double warmup = 0.05;
   std::string decay = "all";
+  double label = 1;
+  double kl = 0;
   double tv = 5;
   std::string sampling = "step";
   std::vector<double> budgets = {};
@@ -260,6 +262,8 @@ void fields(Visitor& visit, RefineRecipe& r) {
   visit("warmup", r.warmup, Field{.help = "share of the steps in which the rate rises", .min = 0, .max = 1});
   visit("decay", r.decay,
         Field{.help = "weight decay on all two-dimensional tensors: all; or as in pretraining: matrices"});
+  visit("label", r.label, Field{.help = "weight of the label loss of slices", .min = 0, .max = 1000});
+  visit("kl", r.kl, Field{.help = "weight of the divergence from full capacity", .min = 0, .max = 1000});
   visit("tv", r.tv, Field{.help = "weight of the total variation from full capacity", .min = 0, .max = 1000});
   visit("sampling", r.sampling,
         Field{.help = "step: one capacity per step; shuffle: the tiers below full, shuffled across micro-batches"});

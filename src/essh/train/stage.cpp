@@ -89,7 +89,10 @@ class Refinement final : public Stage {
   }
   MicroBatchPlan plan(double budget) const override {
     return {.budget = budget,
-            .reduced = ObjectiveWeights{.tv = recipe_.refine.tv, .ffn_gradient = recipe_.elastic.ffn_scale},
+            .reduced = ObjectiveWeights{.label = recipe_.refine.label,
+                                        .kl = recipe_.refine.kl,
+                                        .tv = recipe_.refine.tv,
+                                        .ffn_gradient = recipe_.elastic.ffn_scale},
             .teacher_budget = teacher_budget_};
   }
 
