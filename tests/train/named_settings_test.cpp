@@ -141,6 +141,8 @@ TEST(OwnSettings, KeepTheRateUntilRefinement) {
     EXPECT_EQ(pretraining.rate(recipe.run.steps - 1), recipe.optimizer.rate);
     EXPECT_EQ(refinement.peak, recipe.optimizer.rate);
     EXPECT_NEAR(refinement.rate(recipe.refine.steps), 0, 1e-12);
+    EXPECT_EQ(make_refinement(recipe, config)->settings.decay, DecayGroups::Pretraining)
+        << "at this rate, decay of the embedding would count";
   }
   EXPECT_EQ(
       make_refinement(load_recipe("tiny", {"refine.rate=1e-4"}, "essh"), recipe_config(load_recipe("tiny", {}), 256, 0))
