@@ -154,6 +154,7 @@ template <class Run>
 Verb* add_kind(Verb& verb, const char* name, const char* help, const std::shared_ptr<Options>& o, const Run& run) {
   auto* kind = verb.add_subcommand(name, help);
   o->device.add_to(*kind);
+  o->device.add_default_launches(*kind);
   kind->add_flag("--json", o->json, "print JSON");
   kind->callback([o, run] { run(*o); });
   return kind;

@@ -224,6 +224,7 @@ void add_bench_decode(Verb& verb) {
   o->device.add_to(*kind);
   o->device.add_window_cache(*kind);
   o->device.add_deterministic(*kind);
+  o->device.add_default_launches(*kind);
   kind->add_option("--tier", o->tiers, "T4, full, xi=0.3 or 18x1792; several by commas")
       ->delimiter(',')
       ->capture_default_str();

@@ -4,9 +4,6 @@
 #include <filesystem>
 
 #include "apps/essh/number_option.h"
-#include "essh/base/file.h"
-#include "essh/base/json.h"
-#include "essh/base/log.h"
 #include "essh/comm/group.h"
 
 namespace essh::verbs {
@@ -52,6 +49,12 @@ void DeviceOptions::add_deterministic(Verb& verb) {
                 "on CUDA: the same bits whatever else runs beside a sequence, at some cost in speed");
 }
 
+void DeviceOptions::add_default_launches(Verb& verb) {
+  verb.add_flag(
+      "--default-launches", default_launches,
+      "on CUDA: without the autotuned launch parameters of scan, attention and steps; the results are the same");
+}
+
 void DeviceOptions::add_mixed_tiers(Verb& verb) {
   verb.add_flag(
       "--mixed-tiers", mixed_tiers,
@@ -68,29 +71,16 @@ void DeviceOptions::add_window_cache(Verb& verb) {
 
 OpenDevice::OpenDevice(const DeviceOptions& options)
     : stream(open_stream(own_device(options.device), options.threads > 0 ? options.threads : available_cores())) {
+  stream.set_tunes_launches(!options.default_launches);
   const auto folder = cache_folder();
   if (stream.device() == Device::Cpu || folder.empty()) return;
   file_ = (folder / file_name(stream.description())).string();
-  if (!fs::exists(file_)) return;
-  try {
-    const auto kept = parse_json(read_text(file_, 16u << 20), file_);
-    for (const auto& [name, choice] : kept.items()) stream.choices()[name] = choice.get<std::string>();
-  } catch (const std::exception& error) {
-    log::warn("{}: not usable, tuning again ({})", file_, error.what());
-  }
-  known_ = stream.choices().size();
+  known_ = read_choices(file_);
+  stream.choices() = known_;
 }
 
 OpenDevice::~OpenDevice() {
-  if (file_.empty() || stream.choices().size() == known_) return;
-  try {
-    Json kept = Json::object();
-    for (const auto& [name, choice] : stream.choices()) kept[name] = choice;
-    make_folder(fs::path(file_).parent_path());
-    write_durably(file_, to_text(kept, 1));
-  } catch (const std::exception& error) {
-    log::warn("{}: tuned choices could not be kept ({})", file_, error.what());
-  }
+  if (!file_.empty() && stream.choices() != known_) write_choices(file_, stream.choices());
 }
 
 }  // namespace essh::verbs

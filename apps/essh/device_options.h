@@ -4,6 +4,7 @@
 #include "apps/essh/command_line.h"
 #include "essh/decode/engine.h"
 #include "essh/device/stream.h"
+#include "essh/store/tuned_file.h"
 
 namespace essh::verbs {
 
@@ -12,13 +13,15 @@ struct DeviceOptions {
   std::string device = "auto";
   std::string precision = "auto", window_cache = "auto";
   int threads = 0;
-  bool deterministic = false, mixed_tiers = false;
+  bool deterministic = false, mixed_tiers = false, default_launches = false;
 
   void add_to(Verb& verb);
   // Without --precision, for verbs with a precision of their own.
   void add_places(Verb& verb);
   // --deterministic, for verbs that run several sequences at once.
   void add_deterministic(Verb& verb);
+  // --default-launches, for verbs that measure.
+  void add_default_launches(Verb& verb);
   Precision chosen_precision() const { return parse_precision(precision); }
   // --mixed-tiers, for verbs that serve several tiers at once.
   void add_mixed_tiers(Verb& verb);
@@ -32,8 +35,8 @@ struct DeviceOptions {
   }
 };
 
-// The stream that the options ask for. Algorithms autotuned on a GPU are cached in the user's cache folder, so that
-// every process on one machine uses the same algorithms and gives the same bits.
+// The stream that the options ask for. Choices autotuned on a GPU are cached in the user's cache folder, so that every
+// process on one machine uses the same algorithms and gives the same bits.
 class OpenDevice {
  public:
   explicit OpenDevice(const DeviceOptions& options);
@@ -45,7 +48,7 @@ class OpenDevice {
 
  private:
   std::string file_;
-  std::size_t known_ = 0;
+  TunedChoices known_;
 };
 
 }  // namespace essh::verbs

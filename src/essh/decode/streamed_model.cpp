@@ -1,13 +1,17 @@
 #include "essh/decode/streamed_model.h"
 
 #include <algorithm>
+#include <bit>
 #include <chrono>
 #include <cmath>
+#include <functional>
 #include <numeric>
 #include <optional>
+#include <string_view>
 #include <utility>
 
 #include "essh/base/log.h"
+#include "essh/device/tuned_choice.h"
 #include "essh/kernels/clear.h"
 
 namespace essh {
@@ -167,7 +171,6 @@ std::unique_ptr<StreamedModel<T>> StreamedModel<T>::make(const Model<T>& model, 
     made->operands_.head_format = formats.head;
     try {
       made->lay_out(model.layout(), weights, coded, parts, fixed_offsets);
-      made->tune();
     } catch (const Error& e) {
       if (e.kind() != ErrorKind::OutOfMemory) throw;
       log::warn("single tokens run kernel by kernel, which is slower: {}", e.what());
@@ -359,54 +362,80 @@ void StreamedModel<T>::lay_out(const ParameterLayout& layout, const Weights& wei
   op.last_gain = weights.vector<float>(layout.find(-1, "model.norm.weight")).data;
 }
 
+// Steps of `count` sequences in full windows, always from the same state.
 template <class T>
-void StreamedModel<T>::tune() {
-  const auto name = fmt::format("streamed step {}x{}x{}x{} {}", config_.num_hidden_layers, config_.hidden_size,
+class StreamedModel<T>::TrialSteps {
+ public:
+  TrialSteps(StreamedModel& model, Index count)
+      : model_(model),
+        entering_(model.stream_.device(), model.fixed_bytes_, "states to try steps on"),
+        leaving_(model.stream_.device(), count * model.fixed_bytes_, "states to try steps on"),
+        caches_(model.stream_.device(), count * model.cache_bytes_, "caches to try steps on"),
+        logits_(model.stream_.device(), count * model.config_.vocab_size, "logits to try steps on"),
+        keys_(model.stream_.device(), count, "tokens to try steps on") {
+    if (model.config_.has(MixerKind::SlidingAttention)) position_ = model.config_.sliding_window - 1;
+    if (model.config_.has(MixerKind::FullAttention)) position_ = kFewestRows - 1;
+    clear(model.stream_, entering_.view());
+    clear(model.stream_, caches_.view());
+    clear(model.stream_, keys_.view());
+    for (Index b = 0; b < count; ++b)
+      sequences_.push_back({.entering = entering_.data(),
+                            .leaving = leaving_.data() + b * model.fixed_bytes_,
+                            .rows = caches_.data() + b * model.cache_bytes_,
+                            .capacity = kFewestRows,
+                            .position = position_,
+                            .token = 0,
+                            .drawn = nullptr});
+  }
+
+  Trial run(int in_flight) {
+    constexpr int kTimed = 3;
+    step(in_flight);
+    model_.stream_.wait();
+    const auto start = std::chrono::steady_clock::now();
+    for (int i = 0; i < kTimed; ++i) step(in_flight);
+    model_.stream_.wait();
+    const std::chrono::duration<double> time = std::chrono::steady_clock::now() - start;
+    const auto logits = on_host(model_.stream_, Vector<const float>(logits_.view()));
+    const std::string_view bytes(reinterpret_cast<const char*>(logits.data()), logits.size() * sizeof(float));
+    return {.fingerprint = std::hash<std::string_view>()(bytes), .cost = time.count()};
+  }
+
+ private:
+  void step(int in_flight) {
+    model_.operands_.in_flight = in_flight;
+    model_.launch_step(sequences_, position_ + 1, logits_.data(), keys_.data());
+  }
+
+  StreamedModel& model_;
+  Array<std::byte> entering_, leaving_, caches_;
+  Array<float> logits_;
+  Array<LogitKey> keys_;
+  Index position_ = 0;
+  std::vector<StreamedSequence> sequences_;
+};
+
+template <class T>
+int StreamedModel<T>::slots_in_flight(Index count) {
+  constexpr Index kCandidates[] = {3, 2, 4, 5, 6, 8};
+  if (!stream_.tunes_launches()) return kCandidates[0];
+  const Index tried = std::min(sequences(), static_cast<Index>(std::bit_ceil(static_cast<std::uint64_t>(count))));
+  auto& slots = in_flight_[tried];
+  if (slots > 0) return slots;
+  const auto name = fmt::format("streamed step {}x{}x{}x{} {} of {}", config_.num_hidden_layers, config_.hidden_size,
                                 config_.spectral_channels * config_.channel_width, config_.intermediate_size,
-                                quantisation().empty() ? traits(format_of<T>()).name : quantisation());
-  constexpr int kCandidates[] = {2, 3, 4, 5, 6, 8};
-  constexpr int kWarm = 3, kTimed = 12;
-  auto& known = stream_.choices()[name];
-  for (const int candidate : kCandidates) {
-    if (known == std::to_string(candidate)) operands_.in_flight = candidate;
+                                quantisation().empty() ? traits(format_of<T>()).name : quantisation(), tried);
+  const auto stored = stored_choice(stream_.choices(), name, kCandidates);
+  if (stored) return slots = static_cast<int>(*stored);
+  try {
+    TrialSteps steps(*this, tried);
+    slots = static_cast<int>(tuned_choice(stream_.choices(), name, kCandidates,
+                                          [&](Index candidate) { return steps.run(static_cast<int>(candidate)); }));
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::OutOfMemory) throw;
+    slots = kCandidates[0];  // no room for trials
   }
-  if (operands_.in_flight > 0) return;
-  // Sequences of no text, whose state nobody wants.
-  const Array<std::byte> fixed(stream_.device(), fixed_bytes_, "a state to try steps on"),
-      caches(stream_.device(), cache_bytes_, "caches to try steps on");
-  const Array<float> logits(stream_.device(), config_.vocab_size, "logits to try steps on");
-  const Array<LogitKey> key(stream_.device(), 1, "a token to try steps on");
-  clear(stream_, fixed.view());
-  clear(stream_, caches.view());
-  clear(stream_, key.view());
-  const StreamedSequence sequence{.entering = fixed.data(),
-                                  .leaving = fixed.data(),
-                                  .rows = caches.data(),
-                                  .capacity = kFewestRows,
-                                  .position = 0,
-                                  .token = 0,
-                                  .drawn = nullptr};
-  double best = 0;
-  int chosen = 0;
-  for (const int candidate : kCandidates) {
-    operands_.in_flight = candidate;
-    std::chrono::steady_clock::time_point start;
-    for (int i = -kWarm; i < kTimed; ++i) {
-      if (i == 0) {
-        stream_.wait();
-        start = std::chrono::steady_clock::now();
-      }
-      step({&sequence, 1}, 1, logits.data(), key.data());
-    }
-    stream_.wait();
-    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-    if (chosen == 0 || seconds < best) {
-      best = seconds;
-      chosen = candidate;
-    }
-  }
-  operands_.in_flight = chosen;
-  known = std::to_string(chosen);
+  return slots;
 }
 
 template <class T>
@@ -450,6 +479,13 @@ void StreamedModel<T>::reserve(Index longest) {
 template <class T>
 void StreamedModel<T>::step(std::span<const StreamedSequence> list, Index longest, float* logits, LogitKey* keys) {
   ESSH_ASSERT(!list.empty() && std::ssize(list) <= sequences());
+  operands_.in_flight = slots_in_flight(std::ssize(list));
+  launch_step(list, longest, logits, keys);
+}
+
+template <class T>
+void StreamedModel<T>::launch_step(std::span<const StreamedSequence> list, Index longest, float* logits,
+                                   LogitKey* keys) {
   reserve(longest);
   auto& op = operands_;
   op.count = static_cast<int>(list.size());

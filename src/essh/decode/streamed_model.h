@@ -1,4 +1,5 @@
 #pragma once
+#include <map>
 #include <memory>
 #include <vector>
 
@@ -34,8 +35,11 @@ class StreamedModel {
       : config_(model.config()), stream_(stream), limits_(limits) {}
   void lay_out(const ParameterLayout& layout, const Weights& weights, std::span<const CodedWeight> coded,
                const std::vector<StatePart>& parts, const std::vector<Index>& fixed_offsets);
-  // Chooses operands_.in_flight by timing, or takes what was chosen before.
-  void tune();
+  // Autotuned slots in flight of a step of `count` sequences (StreamedStep::in_flight).
+  int slots_in_flight(Index count);
+  class TrialSteps;
+  // step() with the slots in flight of operands_.
+  void launch_step(std::span<const StreamedSequence> list, Index longest, float* logits, LogitKey* keys);
   // Makes room in the exchange for attention over positions below `longest`.
   void reserve(Index longest);
 
@@ -56,7 +60,8 @@ class StreamedModel {
   Index reached_[2] = {};
   int turn_ = 0;
   Index longest_ = -1;
-  Index fixed_bytes_ = 0, cache_bytes_ = 0;  // of a sequence of one token
+  Index fixed_bytes_ = 0, cache_bytes_ = 0;  // of a sequence of kFewestRows tokens
+  std::map<Index, int> in_flight_;           // by sequences, rounded up to a power of two
 };
 
 }  // namespace essh

@@ -43,6 +43,20 @@ std::map<std::string, std::string>& Stream::choices() {
   return nothing_;
 }
 
+bool Stream::tunes_launches() {
+#if ESSH_WITH_CUDA
+  if (auto* gpu = cuda()) return gpu->tunes_launches();
+#endif
+  return false;
+}
+
+void Stream::set_tunes_launches(bool tunes) {
+#if ESSH_WITH_CUDA
+  if (auto* gpu = cuda()) return gpu->set_tunes_launches(tunes);
+#endif
+  static_cast<void>(tunes);
+}
+
 cuda::Stream* Stream::cuda() {
 #if ESSH_WITH_CUDA
   return device_.index() == 1 ? std::get<1>(device_).get() : nullptr;

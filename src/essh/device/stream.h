@@ -74,8 +74,11 @@ class Stream {
 
   // "NVIDIA H200 (sm_90, CUDA 13.0)" or "CPU, 2 threads".
   std::string description();
-  // Autotuned algorithms by name (cuda::Stream); empty on the CPU.
+  // Autotuned algorithms and launch parameters by name (cuda::Stream); empty on the CPU.
   std::map<std::string, std::string>& choices();
+  // Whether launch parameters are autotuned; false on the CPU.
+  bool tunes_launches();
+  void set_tunes_launches(bool tunes);
 
   // For use from several threads: a thread holds this lock while it launches, and the stream's GPU is its current
   // device.

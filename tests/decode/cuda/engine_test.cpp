@@ -132,6 +132,45 @@ TEST_P(EngineCuda, ATierComputesTheBitsOfItsExport) {
   }
 }
 
+// Launch parameters by default, tuned, and with every number of slots in flight of the streamed step.
+TEST_P(EngineCuda, TunedLaunchesChangeNoBit) {
+  Stream stream(std::make_unique<cuda::Stream>());
+  constexpr std::size_t kPrompt = 1100;
+  const auto tokens = random_tokens(kPrompt + 4, 300, 6);
+  const auto logits = [&] {
+    Engine engine(family_model(), stream, {.precision = precision()});
+    std::vector<float> found;
+    for (const std::size_t count : {1u, 3u, 8u, 24u}) {
+      std::vector<Chunk> chunks;
+      while (chunks.size() < count) chunks.push_back({.slot = engine.open(find_tier(engine.config(), "T10"))});
+      for (std::size_t begin = 0, length = kPrompt; begin < tokens.size(); begin += std::exchange(length, 1)) {
+        for (auto& chunk : chunks) chunk.tokens = std::span(tokens).subspan(begin, length);
+        const auto outputs = engine.run(chunks);
+        for (const auto& entry : outputs.entries) {
+          const auto one = last_logits(entry);
+          found.insert(found.end(), one.begin(), one.end());
+        }
+      }
+      for (const auto& chunk : chunks) engine.close(chunk.slot);
+    }
+    return found;
+  };
+  stream.set_tunes_launches(false);
+  const auto wanted = logits();
+  stream.set_tunes_launches(true);
+  EXPECT_TRUE(same_bits(logits(), wanted)) << "tuned";
+  for (const int slots : {2, 3, 4, 5, 6, 8}) {
+    int streamed = 0;
+    for (auto& [name, choice] : stream.choices()) {
+      if (!name.starts_with("streamed step ")) continue;
+      choice = std::to_string(slots);
+      ++streamed;
+    }
+    EXPECT_EQ(streamed, stream.cuda()->early_launches() ? 3 : 0) << "of 1, 4 and 8 sequences";
+    EXPECT_TRUE(same_bits(logits(), wanted)) << slots << " slots in flight";
+  }
+}
+
 TEST_P(EngineCuda, WindowsInEightBits) {
   Stream stream(std::make_unique<cuda::Stream>());
   check_fp8_windows(stream, {.precision = precision()}, precision() == Precision::Float32 ? 2e-2 : 6e-2,

@@ -36,9 +36,12 @@ class Stream {
   // Waits until all launched work has finished; throws its errors.
   void wait();
 
-  // Autotuned algorithms by name. The last bits of results depend on them: to get the same bits in another process,
-  // save them and restore them before the first launch.
+  // Autotuned algorithms and launch parameters by name. The last bits of results depend on the algorithms: to get the
+  // same bits in another process, save them and restore them before the first launch.
   std::map<std::string, std::string>& choices() { return choices_; }
+  // Whether launch parameters are autotuned (kernels/cuda/tuned_launch.h); they do not change results.
+  bool tunes_launches() const { return tunes_launches_; }
+  void set_tunes_launches(bool tunes) { tunes_launches_ = tunes; }
 
   // If set, times every launch; owned by the caller.
   Profile* profile() const { return profile_; }
@@ -60,7 +63,7 @@ class Stream {
   CUstream_st* handle_ = nullptr;
   int device_;
   int multiprocessors_ = 0;
-  bool early_launches_ = false;
+  bool early_launches_ = false, tunes_launches_ = true;
   std::string description_;
   Arena scratch_;
   Profile* profile_ = nullptr;

@@ -4,6 +4,7 @@
 #include "essh/device/cuda/launch.cuh"
 #include "essh/kernels/cuda/device/attention_rows.cuh"
 #include "essh/kernels/cuda/device/vectors.cuh"
+#include "essh/kernels/cuda/tuned_launch.h"
 
 // Splits the attention of single queries over the GPU.
 namespace essh::cuda {
@@ -37,13 +38,20 @@ inline device::Shares shares_of(Stream& stream, Scratch& scratch, Index items, I
   return {static_cast<int>(most), scratch.take<float>(items * queries * most * (head_dim + 2)),
           stream.attachment<ShareCounters>().at_least(stream, items)};
 }
-// Blocks per item: one per share, or fewer that take several shares each, once there are enough to fill the GPU and to
-// balance items of unequal length.
-inline Shape row_blocks(const Stream& stream, Index items, const device::Shares& shares) {
+// `blocks` per item, at most one per share. 0 (the default of kRowBlocks): one per share, or fewer that take several
+// shares each, once there are enough to fill the GPU and to balance items of unequal length.
+inline Shape row_blocks(const Stream& stream, Index items, const device::Shares& shares, Index blocks) {
   constexpr Index kBlocksPerMultiprocessor = 32;
-  const Index wanted = (kBlocksPerMultiprocessor * stream.multiprocessors() + items - 1) / items;
-  return {.grid = dim3(static_cast<unsigned>(items), static_cast<unsigned>(std::clamp<Index>(wanted, 1, shares.most))),
+  if (blocks == 0) blocks = (kBlocksPerMultiprocessor * stream.multiprocessors() + items - 1) / items;
+  return {.grid = dim3(static_cast<unsigned>(items), static_cast<unsigned>(std::clamp<Index>(blocks, 1, shares.most))),
           .block = dim3(device::kRowThreads)};
+}
+// The tuned `blocks` of a kernel over these shares.
+inline Index tuned_row_blocks(Stream& stream, const char* kernel, std::span<const Index> sizes,
+                              const device::Shares& shares, std::span<const Written> results,
+                              const std::function<void(Index)>& launch) {
+  if (shares.most == 1) return kRowBlocks[0];
+  return tuned_parameter(stream, kernel, sizes, row_block_candidates(shares.most), results, launch);
 }
 
 // Whether the rows of these matrices can be read 16 bytes at a time.

@@ -356,35 +356,37 @@ void run(cuda::Stream& stream, const SelectiveScanBackward<T>& op) {
   make_scan_tables(stream, op.modes, turns, gamma);
   const ScanTables tables{turns, gamma, op.modes};
   const dim3 grid(static_cast<unsigned>(channels), static_cast<unsigned>(chunks), static_cast<unsigned>(op.sequences));
-  const auto carry = [&] {
-    launch(stream, "scan_adjoints", {blocks_for(op.sequences * channels * modes * op.width, 128), 128}, carry_adjoints,
+  const Index tracks = op.sequences * channels * modes * op.width;
+  const auto carry = [&](Index threads) {
+    launch(stream, "scan_adjoints", {blocks_for(tracks, threads), static_cast<unsigned>(threads)}, carry_adjoints,
            op.sequences, op.length, static_cast<int>(channels), static_cast<int>(modes), static_cast<int>(op.width),
            op.d_leaving, tables, through, adjoints, op.d_entering);
   };
-  const auto generic = [&] {
+  const auto generic = [&](Index threads) {
     with_scan_sizes<T>(modes, op.width, [&]<class S>() {
       launch(stream, "scan_adjoint_increments", {grid, kTileThreads, sizeof(IncrementShared<S>)},
              adjoint_increments<S, T>, op, tables, adjoints, through);
-      carry();
+      carry(threads);
       launch(stream, "scan_gradients", {grid, kTileThreads, sizeof(GradientShared<S>)}, chunk_gradients<S, T>, op,
              tables, adjoints, partial);
     });
   };
-  if constexpr (std::is_same_v<T, BFloat16>) {
-    if (fits_tensor_scan(modes, op.width)) {
-      with_tensor_width(op.width, [&]<int P>() {
-        launch(stream, "scan_adjoint_increments", {grid, kTileThreads, sizeof(TensorIncrementShared<P>)},
-               tensor_adjoint_increments<P>, op, tables, adjoints, through);
-        carry();
-        launch(stream, "scan_gradients", {grid, kTileThreads, sizeof(TensorGradientShared<P>)}, tensor_gradients<P>, op,
-               tables, adjoints, partial);
-      });
-    } else {
-      generic();
+  const auto run_passes = [&](Index threads) {
+    if constexpr (std::is_same_v<T, BFloat16>) {
+      if (fits_tensor_scan(modes, op.width)) {
+        return with_tensor_width(op.width, [&]<int P>() {
+          launch(stream, "scan_adjoint_increments", {grid, kTileThreads, sizeof(TensorIncrementShared<P>)},
+                 tensor_adjoint_increments<P>, op, tables, adjoints, through);
+          carry(threads);
+          launch(stream, "scan_gradients", {grid, kTileThreads, sizeof(TensorGradientShared<P>)}, tensor_gradients<P>,
+                 op, tables, adjoints, partial);
+        });
+      }
     }
-  } else {
-    generic();
-  }
+    generic(threads);
+  };
+  const Written results[] = {written(op.d_v), written(op.d_write), written(op.d_read), written(op.d_clock)};
+  run_passes(carry_threads(stream, "scan adjoints", tracks, op.sequences, chunks, results, run_passes));
   launch(stream, "scan_table_gradients", {dim3(static_cast<unsigned>(modes), static_cast<unsigned>(channels)), 32},
          add_tables, partial, rows, op.modes, op.d_modes);
 }

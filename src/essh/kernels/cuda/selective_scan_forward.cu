@@ -299,11 +299,19 @@ void scan(cuda::Stream& stream, const Op& op, const Matrix<float>& boundary, con
   make_scan_tables(stream, op.modes, turns, gamma);
   const ScanTables tables{turns, gamma, op.modes};
   const dim3 grid(static_cast<unsigned>(channels), static_cast<unsigned>(chunks), static_cast<unsigned>(op.sequences));
-  increments(grid, tables, states, through);
-  launch(stream, "scan_states", {blocks_for(op.sequences * channels * modes * op.width, 128), 128, 0, true},
-         carry_states, op.sequences, op.length, static_cast<int>(channels), static_cast<int>(modes),
-         static_cast<int>(op.width), op.entering, tables, through, states, op.leaving);
-  outputs(grid, tables, states);
+  const Index tracks = op.sequences * channels * modes * op.width;
+  const auto run_passes = [&](Index threads, const Vector<float* const>& leaving) {
+    increments(grid, tables, states, through);
+    launch(stream, "scan_states", {blocks_for(tracks, threads), static_cast<unsigned>(threads), 0, true}, carry_states,
+           op.sequences, op.length, static_cast<int>(channels), static_cast<int>(modes), static_cast<int>(op.width),
+           op.entering, tables, through, states, leaving);
+    outputs(grid, tables, states);
+  };
+  // Trials leave no state, because it may overwrite the entering one.
+  const Written results[] = {written(op.z), written(states)};
+  const Index threads = carry_threads(stream, "scan states", tracks, op.sequences, chunks, results,
+                                      [&](Index candidate) { run_passes(candidate, {}); });
+  run_passes(threads, op.leaving);
 }
 
 template <class Op>

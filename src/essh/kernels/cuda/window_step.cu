@@ -26,6 +26,7 @@ struct StepShape {
   Index window, rows;
   float scale;
   bool aligned;  // rows of the operands, and of caches whose address is a multiple of 16 bytes
+  bool appends;  // the new row to the caches
 };
 
 __device__ bool is_aligned(const void* pointer) {
@@ -153,7 +154,7 @@ __global__ void __launch_bounds__(cuda::device::kRowThreads)
                      .values = x.values[sequence] + kv_column};
   }();
   const bool aligned = shape.aligned && (kCoded || (is_aligned(step.keys) && is_aligned(step.values)));
-  if (blockIdx.y == 0 && chunk == 0 && threadIdx.x < kLanes) {
+  if (shape.appends && blockIdx.y == 0 && chunk == 0 && threadIdx.x < kLanes) {
     const int lane = static_cast<int>(threadIdx.x);
     aligned ? step.template append<kLanes, true>(lane) : step.template append<kLanes, false>(lane);
   }
@@ -197,26 +198,47 @@ void run(cuda::Stream& stream, const WindowStep<T>& op) {
   ESSH_ASSERT((op.rows == 0 || op.rows >= op.window) && (!op.coded || op.head_dim % 8 == 0));
   const Index kv_heads = op.k.cols / op.head_dim, group = op.q.cols / op.k.cols;
   if (op.q.rows * kv_heads == 0) return;
-  const StepOperands<T> x{op.q, op.k, op.v, op.keys.data, op.values.data, op.positions.data, op.out};
   with_queries(group, [&]<int kQueries>() {
     const Index items = op.q.rows * kv_heads * ((group + kQueries - 1) / kQueries);
+    const Index seen = std::min(op.longest, op.window);
     cuda::Scratch scratch(stream);
-    const auto shares = cuda::shares_of(stream, scratch, items, kQueries, std::min(op.longest, op.window), op.head_dim);
-    cuda::with_lanes<T>(op.head_dim, cuda::all_aligned(op.q, op.k, op.v), [&]<int kLanes, bool kAligned>() {
-      const StepShape shape{.kv_heads = static_cast<int>(kv_heads),
-                            .group = static_cast<int>(group),
-                            .head_dim = static_cast<int>(op.head_dim),
-                            .window = op.window,
-                            .rows = op.rows,
-                            .scale = static_cast<float>(1 / std::sqrt(static_cast<double>(op.head_dim))),
-                            .aligned = kAligned};
-      if (op.coded)
-        cuda::launch(stream, "coded window step", cuda::row_blocks(stream, items, shares),
-                     attend_cache<T, kLanes, kQueries, true>, shape, x, shares);
-      else
-        cuda::launch(stream, "window step", cuda::row_blocks(stream, items, shares),
-                     attend_cache<T, kLanes, kQueries, false>, shape, x, shares);
-    });
+    const auto shares = cuda::shares_of(stream, scratch, items, kQueries, seen, op.head_dim);
+    const auto launch = [&](Index blocks, const Index* positions, bool appends) {
+      const StepOperands<T> x{op.q, op.k, op.v, op.keys.data, op.values.data, positions, op.out};
+      cuda::with_lanes<T>(op.head_dim, cuda::all_aligned(op.q, op.k, op.v), [&]<int kLanes, bool kAligned>() {
+        const StepShape shape{.kv_heads = static_cast<int>(kv_heads),
+                              .group = static_cast<int>(group),
+                              .head_dim = static_cast<int>(op.head_dim),
+                              .window = op.window,
+                              .rows = op.rows,
+                              .scale = static_cast<float>(1 / std::sqrt(static_cast<double>(op.head_dim))),
+                              .aligned = kAligned,
+                              .appends = appends};
+        if (op.coded)
+          cuda::launch(stream, "coded window step", cuda::row_blocks(stream, items, shares, blocks),
+                       attend_cache<T, kLanes, kQueries, true>, shape, x, shares);
+        else
+          cuda::launch(stream, "window step", cuda::row_blocks(stream, items, shares, blocks),
+                       attend_cache<T, kLanes, kQueries, false>, shape, x, shares);
+      });
+    };
+    // A ring is tried as if it were full, since its first step, at the beginning of a text, says little. The trials
+    // read whatever the caches hold and append nothing.
+    const Index* tried = op.rows == 0 ? op.positions.data : nullptr;
+    const auto attempt = [&](Index blocks) {
+      if (!tried) {
+        const std::vector<Index> last(static_cast<std::size_t>(op.q.rows), seen - 1);
+        auto* positions = scratch.take<Index>(op.q.rows);
+        stream.copy(positions, last.data(), last.size() * sizeof(Index));
+        tried = positions;
+      }
+      launch(blocks, tried, false);
+    };
+    const Index sizes[] = {sizeof(T), op.head_dim, kQueries, items, cuda::size_class(shares.most)};
+    const cuda::Written results[] = {cuda::written(op.out)};
+    const Index blocks =
+        cuda::tuned_row_blocks(stream, op.coded ? "coded window step" : "window step", sizes, shares, results, attempt);
+    launch(blocks, op.positions.data, true);
   });
 }
 
