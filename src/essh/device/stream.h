@@ -119,7 +119,7 @@ class Recording {
   }
 
  private:
-  // The first executions allocate memory and autotune products.
+  // The first executions allocate memory and autotune.
   static constexpr int kEager = 2;
   bool replay(Stream& stream);
   void record(Stream& stream, const std::function<void()>& body);
