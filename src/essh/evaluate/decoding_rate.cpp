@@ -110,7 +110,7 @@ DecodingRates measure_mixed_decoding(const StoredModel& model, const std::vector
     }
     result.state_bytes += engine.state_bytes(slots.back()) / static_cast<std::size_t>(bench.batch);
     result.moved_bytes +=
-        state_traffic(model.cut(tiers[t].capacity).config(), rows, engine_options.fp8_windows, bench.depth);
+        state_traffic(slice(model.config(), tiers[t].capacity), rows, engine_options.fp8_windows, bench.depth);
   }
   result.moved_bytes += static_cast<double>(result.weights.bytes);
   std::vector<std::int32_t> last(slots.size(), prompt[0]);
