@@ -316,11 +316,11 @@ class Engine::Typed : public Impl {
       recording.run(stream_, body);
   }
 
-  Pass pass_of(const TierModel<T>& model) {
+  Pass pass_of(const TierModel<T>& model, RowBits bits = RowBits::Free) {
     return {.stream = stream_,
             .arena = arena_,
             .capacity = full_capacity(model.model().config()),
-            .bits = options_.deterministic ? RowBits::Alone : RowBits::Free};
+            .bits = options_.deterministic ? RowBits::Alone : bits};
   }
 
   StreamedModel<T>* streamed(TierModel<T>& model) {
@@ -501,7 +501,8 @@ class Engine::Typed : public Impl {
     std::fill(tokens, inputs_.at<std::int32_t>(inputs_.tokens) + rows, 0);
     const auto sequences_at = [&](const std::byte* device) { return inputs_.batch_at(device, segments, longest); };
     const auto tokens_at = [&](const std::byte* device) { return inputs_.tokens_at(device); };
-    const auto pass = pass_of(model);
+    const bool prompts = !steps && std::ranges::none_of(pieces, &PassPiece::steps);
+    const auto pass = pass_of(model, prompts ? RowBits::Ranged : RowBits::Free);
 
     if (fast) {
       std::vector<StreamedSequence> list;

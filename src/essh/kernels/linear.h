@@ -7,8 +7,9 @@
 namespace essh {
 
 // What the bits of a row of a product may depend on. Free: also on the number of rows in the batch, because the fastest
-// algorithm depends on it. Alone: only on that row and the weights. Products on the CPU are always Alone.
-enum class RowBits { Free, Alone };
+// algorithm depends on it. Ranged: likewise, but no algorithm is tuned for one number alone, for passes whose number of
+// rows seldom comes twice. Alone: only on that row and the weights. Products on the CPU are always Alone.
+enum class RowBits { Free, Ranged, Alone };
 
 // y = scale * [x W1^T, x W2^T, ...] + addend: several linear maps of one input, outputs concatenated. Each element is
 // summed in Wide<T>, whatever the weight's format; on the CPU by one chain of fused multiply-adds from zero, in the

@@ -46,7 +46,7 @@ TEST(LinearCuda, AgreesWithTheCpu) {
       for (const Index inner : {64, 130}) {
         for (const Addend kind : {Addend::None, Addend::Other, Addend::Itself}) {
           for (const Index gap : {0, 8, 3}) {
-            for (const RowBits bits : {RowBits::Free, RowBits::Alone}) {
+            for (const RowBits bits : {RowBits::Free, RowBits::Ranged, RowBits::Alone}) {
               check_linear<float, float>(rows, outputs, inner, kind, gap, bits);
               check_linear<BFloat16, BFloat16>(rows, outputs, inner, kind, gap, bits);
               check_linear<BFloat16, float>(rows, outputs, inner, kind, gap, bits);
@@ -107,6 +107,22 @@ TEST(LinearCuda, AloneARowHasTheSameBitsInAnyCompany) {
       }
     }
   }
+}
+
+// Few rows are not tuned for; more are once for all numbers up to a power of two. Every number gives the product.
+TEST(LinearCuda, RangesOfRowsShareAnAlgorithm) {
+  ESSH_NEEDS_GPU();
+  const Index outputs[] = {72};  // of no other test
+  const auto tuned_by = [&](Index rows, RowBits bits) {
+    const auto before = gpu().choices().size();
+    check_linear<BFloat16, BFloat16>(rows, outputs, 96, Addend::None, 0, bits);
+    return gpu().choices().size() - before;
+  };
+  for (const Index rows : {1, 15, 225, 512}) EXPECT_EQ(tuned_by(rows, RowBits::Ranged), 0u) << rows;
+  EXPECT_EQ(tuned_by(513, RowBits::Ranged), 1u);
+  for (const Index rows : {514, 777, 1000, 1024}) EXPECT_EQ(tuned_by(rows, RowBits::Ranged), 0u) << rows;
+  EXPECT_EQ(tuned_by(1025, RowBits::Ranged), 1u);
+  for (const Index rows : {15, 777}) EXPECT_EQ(tuned_by(rows, RowBits::Free), 1u) << rows;
 }
 
 // Recorded after two launches, like decoding does.

@@ -35,7 +35,7 @@ std::vector<Matrix<const T>> factors(std::span<const Weight> weights, Index inne
 // y = scale * [x W1^T, x W2^T, ...] + addend; column-major, y^T = W x^T.
 template <class T, class Out>
 void multiply(cuda::Stream& stream, Matrix<const T> x, std::span<const Matrix<const T>> weights, double scale,
-              Matrix<const Out> addend, Matrix<Out> y) {
+              Matrix<const Out> addend, Matrix<Out> y, bool rows_vary = false) {
   auto& plans = stream.attachment<cuda::MatmulPlans>();
   const bool adds = !addend.empty();
   const Matrix<const Out> start = adds ? addend : Matrix<const Out>(y);
@@ -53,7 +53,8 @@ void multiply(cuda::Stream& stream, Matrix<const T> x, std::span<const Matrix<co
                     .addend = start.data + column,
                     .addend_stride = start.stride,
                     .result = y.data + column,
-                    .result_stride = y.stride});
+                    .result_stride = y.stride,
+                    .columns_vary = rows_vary});
     column += weight.rows;
   }
 }
@@ -116,7 +117,7 @@ void run(cuda::Stream& stream, const Linear<T, Out>& op) {
   if (op.bits == RowBits::Alone)
     multiply_alone<T, Out>(stream, op, weights);
   else
-    multiply<T, Out>(stream, op.x, weights, op.scale, op.addend, op.y);
+    multiply<T, Out>(stream, op.x, weights, op.scale, op.addend, op.y, op.bits == RowBits::Ranged);
 }
 
 template void run(cuda::Stream&, const Linear<float>&);

@@ -3,6 +3,7 @@
 #include <cublasLt.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstring>
 
@@ -61,10 +62,18 @@ std::uint32_t alignment(const Matmul& p) {
                    alignment(p.addend, p.addend_stride, out), alignment(p.result, p.result_stride, out)});
 }
 
+bool is_tuned(const Matmul& p) {
+  return !p.columns_vary || p.columns > MatmulPlans::kUntunedColumns;
+}
+
+// Products of one name use one algorithm where they can.
 std::string shape_name(const Matmul& p) {
+  const bool ranged = p.columns_vary && is_tuned(p);
+  const auto columns =
+      ranged ? fmt::format("<={}", std::bit_ceil(static_cast<std::uint64_t>(p.columns))) : fmt::format("{}", p.columns);
   return fmt::format("matmul {}{} {}{} {}x{}x{} {} a{}", p.input == MatmulType::BFloat16 ? "b" : "f",
                      p.output == MatmulType::BFloat16 ? "b" : "f", p.left.turned ? "t" : "n",
-                     p.right.turned ? "t" : "n", p.rows, p.columns, p.inner, p.beta != 0 ? "add" : "set", alignment(p));
+                     p.right.turned ? "t" : "n", p.rows, columns, p.inner, p.beta != 0 ? "add" : "set", alignment(p));
 }
 
 std::string hexadecimal(const cublasLtMatmulAlgo_t& algorithm) {
@@ -174,7 +183,7 @@ MatmulPlans::Plan& MatmulPlans::plan(const Matmul& p) {
                    p.right.stride,
                    p.addend_stride,
                    p.result_stride,
-                   p.beta != 0,
+                   static_cast<Index>(p.beta != 0) * 2 + static_cast<Index>(p.columns_vary),
                    p.addend == p.result,
                    alignment(p)};
   auto& place = plans_[key];
@@ -189,8 +198,9 @@ MatmulPlans::Plan& MatmulPlans::plan(const Matmul& p) {
 void MatmulPlans::choose(const Matmul& p, Plan& plan) {
   const auto align = alignment(p);
   const auto name = shape_name(p);
-  auto& choices = stream_.choices();
-  if (const auto known = choices.find(name); known != choices.end() && parse(known->second, plan.algorithm)) {
+  auto& choices = is_tuned(p) ? stream_.choices() : suggested_;
+  const auto known = choices.find(name);
+  if (known != choices.end() && parse(known->second, plan.algorithm)) {
     cublasLtMatmulHeuristicResult_t facts{};
     if (blas().algorithm_check(context_->handle, plan.operation, plan.left, plan.right, plan.addend, plan.result,
                                &plan.algorithm, &facts) == CUBLAS_STATUS_SUCCESS &&
@@ -215,6 +225,8 @@ void MatmulPlans::choose(const Matmul& p, Plan& plan) {
   check_blas(status, "choice of an algorithm");
   if (count == 0) fail(ErrorKind::Unsupported, "cuBLASLt has no algorithm for {}", name);
   plan.algorithm = candidates[0].algo;
+  if (!is_tuned(p)) choices[name] = hexadecimal(plan.algorithm);
+  if (!is_tuned(p) || (p.columns_vary && known != choices.end())) return;
   cudaStreamCaptureStatus capturing{};
   check(cudaStreamIsCapturing(stream_.handle(), &capturing), "cudaStreamIsCapturing");
   if (capturing != cudaStreamCaptureStatusNone) return;

@@ -26,14 +26,21 @@ struct Matmul {
   Index addend_stride;
   void* result;
   Index result_stride;
+  bool columns_vary = false;  // from product to product, see MatmulPlans
 };
 
 // Matrix products by cuBLASLt. The first product of a shape autotunes: times the algorithms that the library suggests
 // on this device, drops those that disagree with the first, and keeps the fastest among the stream's choices. Restoring
 // saved choices restores the bits. A shape includes the alignment of strides and addresses, not their values: a slice
 // of a weight and its copy use the same algorithm.
+//
+// If the columns vary, autotuning every number of them would take longer than the products. Few columns take the
+// library's first suggestion. Beyond kUntunedColumns, the algorithm tuned for one number of columns serves all up to
+// the next power of two, except those that it cannot compute: they take the first suggestion.
 class MatmulPlans {
  public:
+  static constexpr Index kUntunedColumns = 512;
+
   explicit MatmulPlans(Stream& stream);
   ~MatmulPlans();
   void multiply(const Matmul& product);
@@ -50,6 +57,7 @@ class MatmulPlans {
   Stream& stream_;
   std::unique_ptr<Context> context_;
   std::map<Key, std::unique_ptr<Plan>> plans_;
+  std::map<std::string, std::string> suggested_;  // algorithms of products that are not tuned, by shape
 };
 
 // Largest |a - b| and largest |a| of two column-major rows x columns matrices without gaps.
