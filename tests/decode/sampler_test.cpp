@@ -95,6 +95,24 @@ TEST(Sampler, DistributionLooksAhead) {
   EXPECT_NE(found[0].share, sampler.distribution(kLogits)[0].share);
 }
 
+// The penalty and the state see the last tokens of the window at any length.
+TEST(Sampler, RemembersTheWindow) {
+  const SamplingOptions options{.temperature = 1, .repetition_penalty = 3, .repetition_window = 3};
+  Sampler sampler(options);
+  std::vector<std::int32_t> seen;
+  for (std::int32_t i = 0; i < 20; ++i) {
+    seen.push_back(i * i % 6);
+    sampler.see(seen.back());
+    const auto last = std::span(seen).last(std::min<std::size_t>(3, seen.size()));
+    EXPECT_EQ(sampler.state().recent, std::vector<std::int32_t>(last.begin(), last.end())) << i;
+    Sampler fresh(options);
+    for (const auto token : last) fresh.see(token);
+    const auto found = sampler.distribution(kLogits), expected = fresh.distribution(kLogits);
+    ASSERT_EQ(found.size(), expected.size());
+    for (std::size_t k = 0; k < found.size(); ++k) EXPECT_EQ(found[k].share, expected[k].share) << i;
+  }
+}
+
 TEST(Sampler, SeedDecidesTheSequence) {
   Sampler a({.temperature = 1, .seed = 4}), b({.temperature = 1, .seed = 4}), c({.temperature = 1, .seed = 5});
   int different = 0;

@@ -14,9 +14,16 @@ constexpr const char* kNoFiniteLogit = "the model gives no finite logit; run `es
 
 void Sampler::see(std::int32_t token) {
   // Kept without a penalty too: a later part of the text may have one.
-  if (options_.repetition_window == 0) return;
-  if (recent_.size() == static_cast<std::size_t>(options_.repetition_window)) recent_.erase(recent_.begin());
+  const auto window = options_.repetition_window;
+  if (window == 0) return;
+  // A whole window at a time: dropping one token moves all others.
+  if (std::ssize(recent_) == 2 * window) recent_.erase(recent_.begin(), recent_.begin() + window);
   recent_.push_back(token);
+}
+
+std::span<const std::int32_t> Sampler::recent() const {
+  const auto window = static_cast<std::size_t>(options_.repetition_window);
+  return std::span(recent_).last(std::min(recent_.size(), window));
 }
 
 void Sampler::resume(const SamplerState& state) {
@@ -26,12 +33,13 @@ void Sampler::resume(const SamplerState& state) {
 }
 
 DrawOptions Sampler::plan(std::span<const LogitChange> changes, std::vector<LogitChange>& list) const {
-  return plan(changes, recent_, list);
+  return plan(changes, recent(), list);
 }
-DrawOptions Sampler::plan(std::span<const LogitChange> changes, std::vector<std::int32_t> repeated,
+DrawOptions Sampler::plan(std::span<const LogitChange> changes, std::span<const std::int32_t> seen,
                           std::vector<LogitChange>& list) const {
   const auto first = std::ssize(list);
-  if (options_.repetition_penalty == 1) repeated.clear();
+  std::vector<std::int32_t> repeated;
+  if (options_.repetition_penalty != 1) repeated.assign(seen.begin(), seen.end());
   std::ranges::sort(repeated);
   repeated.erase(std::ranges::unique(repeated).begin(), repeated.end());
   auto change = changes.begin();
@@ -58,12 +66,12 @@ void Sampler::drew(std::int32_t token) {
 }
 
 std::vector<TokenShare> Sampler::distribution(std::span<const float> logits, std::span<const std::int32_t> ahead) {
-  std::vector<std::int32_t> seen = recent_;
+  std::vector<std::int32_t> seen(recent().begin(), recent().end());
   seen.insert(seen.end(), ahead.begin(), ahead.end());
   const auto window = std::min(seen.size(), static_cast<std::size_t>(options_.repetition_window));
   seen.erase(seen.begin(), seen.end() - static_cast<std::ptrdiff_t>(window));
   changes_.clear();
-  const auto options = plan({}, std::move(seen), changes_);
+  const auto options = plan({}, seen, changes_);
   if (room_.size() < logits.size()) room_.resize(logits.size());
   const auto candidates = draw_candidates(logits, options, changes_, room_);
   if (candidates.empty()) fail(ErrorKind::BadFile, kNoFiniteLogit);

@@ -69,20 +69,22 @@ class Sampler {
   // Whether it always takes the most likely token.
   bool takes_likeliest() const { return options_.temperature == 0 && options_.repetition_penalty == 1; }
 
-  SamplerState state() const { return {options_.seed, rng_.position(), recent_}; }
+  SamplerState state() const { return {options_.seed, rng_.position(), {recent().begin(), recent().end()}}; }
   // Goes on after the tokens of `state`; with random numbers of another seed, from their beginning.
   void resume(const SamplerState& state);
 
  private:
-  DrawOptions plan(std::span<const LogitChange> changes, std::vector<std::int32_t> seen,
+  DrawOptions plan(std::span<const LogitChange> changes, std::span<const std::int32_t> seen,
                    std::vector<LogitChange>& list) const;
+  // The tokens that the penalty sees, oldest first.
+  std::span<const std::int32_t> recent() const;
   void advance() {
     if (options_.temperature != 0) rng_.next64();
   }
 
   SamplingOptions options_;
   Rng rng_;
-  std::vector<std::int32_t> recent_;
+  std::vector<std::int32_t> recent_;  // the last ones are recent()
   std::vector<LogitChange> changes_;
   std::vector<DrawCandidate> room_;
 };
