@@ -273,6 +273,42 @@ inline void check_outputs(Stream& stream, EngineOptions options, const StoredMod
   }
 }
 
+// `meanwhile` is called once, whatever the chunks want, but not if the run fails.
+inline void check_meanwhile(Stream& stream, EngineOptions options, const StoredModel& family = engine_family()) {
+  Engine engine(family, stream, options);
+  const auto tier = find_tier(engine.config(), "T7");
+  const auto tokens = random_tokens(40, engine.config().vocab_size, 8), targets = random_tokens(40, 300, 9);
+  const std::vector<Index> rows = {0};
+  const std::vector<std::int32_t> wrong = {static_cast<std::int32_t>(engine.config().vocab_size)};
+  Outputs outputs;
+  for (const auto wanted :
+       {Wanted::Nothing, Wanted::Last, Wanted::Token, Wanted::All, Wanted::Rows, Wanted::Scores, Wanted::Dropped}) {
+    for (const std::size_t length : {1, 40}) {
+      for (const double temperature : {0, 1}) {
+        Sampler sampler({.temperature = temperature});
+        std::vector<Chunk> chunks(2);
+        for (auto& chunk : chunks) {
+          chunk = {.slot = engine.open(tier),
+                   .tokens = std::span(tokens).first(length),
+                   .wanted = wanted,
+                   .rows = rows,
+                   .targets = std::span(targets).first(length),
+                   .sampler = wanted == Wanted::Token ? &sampler : nullptr};
+        }
+        int calls = 0;
+        const auto count = [&] { ++calls; };
+        engine.run(chunks, outputs, count);
+        EXPECT_EQ(calls, 1) << static_cast<int>(wanted) << ", " << length << " tokens, temperature " << temperature;
+        chunks[1].tokens = wrong;
+        chunks[1].targets = std::span(targets).first(1);
+        EXPECT_THROW(engine.run(chunks, outputs, count), Error);
+        EXPECT_EQ(calls, 1) << static_cast<int>(wanted);
+        for (const auto& chunk : chunks) engine.close(chunk.slot);
+      }
+    }
+  }
+}
+
 // generate() returns the tokens of single steps drawn on the host and leaves the slots in the same state, for many
 // slots and for more steps than the engine draws at once.
 inline void check_generate(Stream& stream, EngineOptions options, const StoredModel& family = engine_family()) {

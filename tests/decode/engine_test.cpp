@@ -59,6 +59,11 @@ TEST(Engine, GivesWhatAChunkWants) {
   check_outputs(stream, {});
 }
 
+TEST(Engine, CallsMeanwhileOnce) {
+  auto stream = cpu_stream(2);
+  check_meanwhile(stream, {});
+}
+
 TEST(Engine, GeneratesWhatSingleStepsDraw) {
   auto stream = cpu_stream(2);
   check_generate(stream, {});

@@ -101,6 +101,7 @@ class Engine::Typed : public Impl {
                                      Index steps) override {
     ESSH_ASSERT(!slots.empty() && first.size() == slots.size() && steps >= 0);
     shared_ = nullptr;
+    meanwhile_ = nullptr;
     model_.check_tokens(first, "tokens");
     std::vector<SlotState*> states;
     for (const auto slot : slots) {
@@ -120,9 +121,52 @@ class Engine::Typed : public Impl {
     return tokens;
   }
 
-  void run(std::span<const Chunk> chunks, Outputs& outputs) override {
+  void run(std::span<const Chunk> chunks, Outputs& outputs, const std::function<void()>& meanwhile) override {
     check(chunks);
     draws_.clear();
+    meanwhile_ = &meanwhile;
+    if (stream_.device() == Device::Cpu) launched();
+    if (is_step(chunks))
+      run_step(chunks, outputs);
+    else
+      run_passes(chunks, outputs);
+    launched();
+    draw_on_host(chunks, outputs);
+    for (std::size_t i = 0; i < chunks.size(); ++i) {
+      const auto token = outputs.entries[i].token;
+      if (chunks[i].sampler && token >= 0) chunks[i].sampler->drew(token);
+    }
+  }
+
+ private:
+  struct Entry {
+    Tier tier = {};
+    TierModel<T>* model = nullptr;
+    std::unique_ptr<SlotState> state = nullptr;
+    std::uint64_t run = 0;  // the last one with a chunk of it
+  };
+
+  // The usual step of many texts, which needs no search for passes: single tokens of one tier whose next tokens alone
+  // are wanted.
+  bool is_step(std::span<const Chunk> chunks) const {
+    return !chunks.empty() && std::ssize(chunks) <= kPassRows &&
+           std::ranges::all_of(chunks, [&, model = entry(chunks[0].slot).model](const Chunk& chunk) {
+             return is_single(chunk) && entry(chunk.slot).model == model &&
+                    (takes_likeliest(chunk) || draws_here(chunk));
+           });
+  }
+  void run_step(std::span<const Chunk> chunks, Outputs& outputs) {
+    auto& model = *entry(chunks[0].slot).model;
+    shared_ = nullptr;
+    drawn_tiers_.clear();
+    if (std::ranges::all_of(chunks, takes_likeliest)) drawn_tiers_.insert(&model);
+    outputs.entries.assign(chunks.size(), {});
+    std::vector<PassPiece> pieces;
+    for (std::size_t i = 0; i < chunks.size(); ++i) cut(chunks[i], i, pieces);
+    run_pass(model, chunks, pieces, outputs);
+  }
+
+  void run_passes(std::span<const Chunk> chunks, Outputs& outputs) {
     find_shared(chunks);
     find_drawn(chunks);
     place_outputs(
@@ -162,19 +206,13 @@ class Engine::Typed : public Impl {
         run_pass(*model, chunks, pass, outputs);
       }
     }
-    draw_on_host(chunks, outputs);
-    for (std::size_t i = 0; i < chunks.size(); ++i) {
-      const auto token = outputs.entries[i].token;
-      if (chunks[i].sampler && token >= 0) chunks[i].sampler->drew(token);
-    }
   }
 
- private:
-  struct Entry {
-    Tier tier = {};
-    TierModel<T>* model = nullptr;
-    std::unique_ptr<SlotState> state = nullptr;
-  };
+  // Called before the host waits for results.
+  void launched() {
+    const auto* meanwhile = std::exchange(meanwhile_, nullptr);
+    if (meanwhile && *meanwhile) (*meanwhile)();
+  }
 
   static std::int32_t token_of(LogitKey key) {
     if (key == 0) fail(ErrorKind::BadFile, "no logit is a number; the weights are damaged");
@@ -191,7 +229,7 @@ class Engine::Typed : public Impl {
     if (draws_.empty()) return;
     if (!host_) host_.emplace(cpu_stream());
     // Rows begin anywhere in the storage: a stride of 1.
-    draws_.run(*host_, {outputs.storage.data(), std::ssize(outputs.storage), model_.config().vocab_size, 1});
+    draws_.run(*host_, {outputs.storage.data(), std::ssize(outputs.storage), model_.config().vocab_size, 1}, [] {});
   }
 
   // Whose pass takes a chunk.
@@ -269,7 +307,7 @@ class Engine::Typed : public Impl {
       state = std::make_unique<SlotState>(model.capacity(), model.parts(), model.fixed_offsets(), model.fixed_bytes(),
                                           rewind, stream_);
     }
-    return slots_.add({tier, &model, std::move(state)});
+    return slots_.add({.tier = tier, .model = &model, .state = std::move(state)});
   }
 
   // Without memory for its state there is no slot.
@@ -284,19 +322,16 @@ class Engine::Typed : public Impl {
     return slot;
   }
 
-  void check(std::span<const Chunk> chunks) const {
-    std::vector<std::int64_t> ids;
+  void check(std::span<const Chunk> chunks) {
+    ++runs_;
     for (const auto& chunk : chunks) {
-      entry(chunk.slot);
-      ids.push_back(chunk.slot.id);
+      ESSH_ASSERT(std::exchange(entry(chunk.slot).run, runs_) != runs_);
       ESSH_ASSERT(!chunk.tokens.empty());
       ESSH_ASSERT(chunk.wanted != Wanted::Scores || chunk.targets.size() == chunk.tokens.size());
       ESSH_ASSERT(chunk.sampler == nullptr || chunk.wanted == Wanted::Token);
       ESSH_ASSERT(!chunk.keeps_states || std::ssize(chunk.tokens) <= entry(chunk.slot).state->steps());
       model_.check_tokens(chunk.tokens, "tokens");
     }
-    std::ranges::sort(ids);
-    ESSH_ASSERT(std::ranges::adjacent_find(ids) == ids.end());
   }
 
   // Pieces follow from the chunk and its slot alone.
@@ -398,6 +433,7 @@ class Engine::Typed : public Impl {
       before = found;
       for (auto* state : states) state->advance(1);
     }
+    launched();
     std::vector<LogitKey> drawn(static_cast<std::size_t>(steps * count));
     stream_.copy(drawn.data(), all, drawn.size() * sizeof(LogitKey));
     return drawn;
@@ -512,7 +548,7 @@ class Engine::Typed : public Impl {
       run_streamed(model, list, longest, logits.data, take_keys(states.size(), true));
       arena_.release();
       for (const auto& one : asked) deliver(logits, one.row, one);
-      draws_.run(stream_, logits);
+      draws_.run(stream_, logits, [&] { launched(); });
       return advance(chunks, pieces);
     }
 
@@ -526,7 +562,7 @@ class Engine::Typed : public Impl {
         model.model().head(pass, model.weights(), hidden, logits);
       });
       for (const auto& one : asked) deliver(logits, one.row, one);
-      draws_.run(stream_, logits);
+      draws_.run(stream_, logits, [&] { launched(); });
     } else {
       arena_.release();
       const std::byte* device = inputs_.bytes.data();
@@ -590,12 +626,19 @@ class Engine::Typed : public Impl {
 
   // Where the inputs lie for the kernels. Pointers are sent only when they changed.
   const std::byte* upload_step(typename TierModel<T>::Step& step, std::size_t pointers) {
-    const bool same = step.uploaded.size() == inputs_.bytes.size() &&
-                      std::memcmp(step.uploaded.data(), inputs_.bytes.data(), pointers) == 0;
+    const bool same =
+        step.pointers == inputs_.pointers || (step.uploaded.size() == inputs_.bytes.size() &&
+                                              std::memcmp(step.uploaded.data(), inputs_.bytes.data(), pointers) == 0);
+    step.pointers = inputs_.pointers;
     const std::size_t begin = same ? pointers : 0;
     stream_.copy(step.inputs.data() + begin, inputs_.bytes.data() + begin, inputs_.bytes.size() - begin);
     if (!same) step.uploaded = inputs_.bytes;
     return step.inputs.data();
+  }
+
+  void copy_rows(Matrix<const float> logits, float* to) {
+    launched();
+    stream_.copy(to, logits.data, static_cast<std::size_t>(logits.rows * logits.cols) * sizeof(float));
   }
 
   // What a chunk asked for, from `row` of the logits on. Tokens are drawn by draws_.run().
@@ -605,7 +648,7 @@ class Engine::Typed : public Impl {
     else if (one.scores())
       score(logits.middle(row, one.count), one);
     else
-      stream_.copy(one.to, logits.row(row), static_cast<std::size_t>(one.count * logits.cols) * sizeof(float));
+      copy_rows(logits.middle(row, one.count), one.to);
   }
 
   // The head over the rows asked for, a bounded number at a time.
@@ -652,7 +695,7 @@ class Engine::Typed : public Impl {
       deliver(logits, row, one);
       row += one.count;
     }
-    draws_.run(stream_, logits);
+    draws_.run(stream_, logits, [&] { launched(); });
     arena_.release(mark);
   }
 
@@ -664,6 +707,7 @@ class Engine::Typed : public Impl {
            one.chunk->targets.subspan(static_cast<std::size_t>(one.position), static_cast<std::size_t>(one.count)),
            targets);
     launch(stream_, CrossEntropy<float>{.logits = logits, .targets = targets, .loss = loss, .d_logits = {}});
+    launched();
     download(stream_, loss, {one.to, static_cast<std::size_t>(one.count)});
   }
 
@@ -685,6 +729,8 @@ class Engine::Typed : public Impl {
   // Of the run at work: the model of the single tokens of several tiers, and the models whose tokens are drawn.
   TierModel<T>* shared_ = nullptr;
   std::set<const TierModel<T>*> drawn_tiers_;
+  const std::function<void()>* meanwhile_ = nullptr;  // null once called
+  std::uint64_t runs_ = 0;
   PassInputs inputs_;
   TokenDraws draws_;
   std::optional<Stream> host_;  // for draws from logits on the host

@@ -1,5 +1,6 @@
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -146,8 +147,9 @@ class Engine {
   const Tier& tier(Slot slot) const;
 
   // Advances each slot of `chunks`, all different, and returns what they want. After an error, reset or close the slots
-  // of these chunks.
-  void run(std::span<const Chunk> chunks, Outputs& outputs);
+  // of these chunks. `meanwhile` is called once unless an error comes first: on a GPU when the first pass with results
+  // has been launched, on the CPU before the first pass. It must not call the engine.
+  void run(std::span<const Chunk> chunks, Outputs& outputs, const std::function<void()>& meanwhile = nullptr);
   Outputs run(std::span<const Chunk> chunks) {
     Outputs outputs;
     run(chunks, outputs);

@@ -47,9 +47,9 @@ const Tier& Engine::tier(Slot slot) const {
   const auto lock = stream().acquire();
   return impl_->tier(slot);
 }
-void Engine::run(std::span<const Chunk> chunks, Outputs& outputs) {
+void Engine::run(std::span<const Chunk> chunks, Outputs& outputs, const std::function<void()>& meanwhile) {
   const auto lock = stream().acquire();
-  impl_->run(chunks, outputs);
+  impl_->run(chunks, outputs, meanwhile);
 }
 std::vector<std::int32_t> Engine::generate(std::span<const Slot> slots, std::span<const std::int32_t> first,
                                            Index steps) {

@@ -15,6 +15,7 @@ struct PassInputs {
   std::size_t leaving = 0, positions = 0, channels = 0, units = 0, tokens = 0;
   bool mixed = false;  // some sequence has a smaller capacity than the pass
   bool coded_windows = false;
+  std::uint64_t pointers = 0;  // changes with the pointers
 
   // All but the tokens. steps: how many tokens of this pass each sequence's slot has taken before; empty for none.
   void write(Capacity capacity, std::size_t parts, std::span<SlotState* const> states, Index row_count,
@@ -34,6 +35,7 @@ struct PassInputs {
                        std::ranges::find(versions_, 0u) == versions_.end();
     if (!known) {
       versions_.clear();
+      ++pointers;
       for (const auto* state : states) versions_.push_back(steps.empty() ? state->version() : 0);
     }
     for (std::size_t b = 0; b < size; ++b) {

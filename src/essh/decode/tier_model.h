@@ -38,6 +38,7 @@ class TierModel {
   struct Step {
     Array<std::byte> inputs;
     std::vector<std::byte> uploaded;
+    std::uint64_t pointers = 0;  // PassInputs::pointers of the upload
     Recording recording;
     // The same with the tokens drawn before, which draws the next.
     Array<LogitKey> keys;

@@ -20,8 +20,9 @@ class TokenDraws {
     entries_.push_back(&entry);
   }
 
-  // Draws for all rows that were added since.
-  void run(Stream& stream, Matrix<const float> logits) {
+  // Draws for all rows that were added since. Calls launched() before it waits for the tokens.
+  template <class Launched>
+  void run(Stream& stream, Matrix<const float> logits, const Launched& launched) {
     if (empty()) return;
     const auto count = std::ssize(options_), changes = std::ssize(changes_);
     Index alternatives = 0;
@@ -38,6 +39,7 @@ class TokenDraws {
                              .changes = list,
                              .drawn = {results, count},
                              .top = dense(results + count, count, alternatives)});
+    launched();
     drawn_.resize(static_cast<std::size_t>(count * (1 + alternatives)));
     download(stream, Vector<DrawnToken>{results, std::ssize(drawn_)}, drawn_);
     for (std::size_t i = 0; i < entries_.size(); ++i) {

@@ -37,6 +37,12 @@ TEST_P(EngineCuda, GivesWhatAChunkWants) {
   check_outputs(stream, {.precision = precision()}, family_model());
 }
 
+TEST_P(EngineCuda, CallsMeanwhileOnce) {
+  Stream stream(std::make_unique<cuda::Stream>());
+  check_meanwhile(stream, {.precision = precision()}, family_model());
+  check_meanwhile(stream, {.precision = precision(), .sample_on_device = false}, family_model());
+}
+
 TEST_P(EngineCuda, GeneratesWhatSingleStepsDraw) {
   Stream stream(std::make_unique<cuda::Stream>());
   check_generate(stream, {.precision = precision()}, family_model());
