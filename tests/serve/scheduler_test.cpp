@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 
 #include <future>
-#include <map>
 
 #include "tests/serve/live_server.h"
 
@@ -176,34 +175,75 @@ TEST(Scheduler, PromptsThatArriveTogetherShareAPass) {
   EXPECT_LE(counted(served.metrics, "essh_steps_total"), steps + 3);
 }
 
-// While a text draws tokens, short prompts wait at most `prompt_wait` steps for each other.
+// While texts draw tokens, short prompts wait for each other: until their steps of waiting add up to those that a pass
+// costs the drawing texts, a quarter of `prompt_wait` each, or one of them has waited `prompt_wait` steps.
 TEST(Scheduler, PromptsWaitForEachOther) {
-  const std::map<std::int64_t, std::int64_t> expected = {{0, 3}, {2, 3}, {5, 2}};
-  for (const auto& [wait, passes] : expected) {
-    std::vector<std::shared_ptr<Recording>> listeners;
+  struct Case {
+    std::size_t drawing;
+    std::int64_t wait;
+    std::size_t together;  // prompts of the fifth step; one more arrives three steps later
+    std::int64_t passes;
+  };
+  for (const auto& [drawing, wait, together, passes] :
+       {Case{1, 0, 1, 2}, {1, 2, 1, 2}, {1, 5, 1, 2}, {1, 16, 1, 1}, {1, 16, 4, 2}, {8, 2, 1, 2}, {8, 5, 1, 1}}) {
+    std::vector<std::shared_ptr<Recording>> first, listeners;
     int step = 0;
+    std::int64_t before = 0;
     Served* running = nullptr;
     std::promise<void> ready;
     const auto made = ready.get_future().share();
+    const auto submit = [&](std::vector<std::shared_ptr<Recording>>& to, std::size_t count, std::int64_t most) {
+      for (std::size_t i = 0; i < count; ++i) {
+        to.push_back(std::make_shared<Recording>());
+        running->scheduler.submit(prompt_job(running->engine, to.back(), prompt_of(9, 1), most));
+      }
+    };
     Served served({.prompt_wait = wait, .before_step = [&] {
                      made.wait();
-                     // Two prompts; the second arrives three steps after the first.
-                     if (++step != 5 && step != 8) return;
-                     listeners.push_back(std::make_shared<Recording>());
-                     running->scheduler.submit(prompt_job(running->engine, listeners.back(), prompt_of(9, 1), 4));
+                     if (++step == 5) before = counted(running->metrics, "essh_prompt_steps_total");
+                     if (step == 5 || step == 8) submit(listeners, step == 5 ? together : 1, 4);
                    }});
     running = &served;
+    submit(first, drawing, 40);
     ready.set_value();
-    const auto drawing = served.run(prompt_job(served.engine, nullptr, {1, 2, 3}, 40));
+    for (const auto& listener : first) listener->wait();
     served.scheduler.stop();
-    ASSERT_EQ(listeners.size(), 2u);
+    ASSERT_EQ(listeners.size(), together + 1);
     for (const auto& listener : listeners) {
       listener->wait();
       EXPECT_EQ(listener->tokens, listeners[0]->tokens);
       EXPECT_EQ(listener->status, 200);
     }
-    EXPECT_EQ(drawing->tokens.size(), 40u);
-    EXPECT_EQ(counted(served.metrics, "essh_prompt_steps_total"), passes) << "wait " << wait;
+    for (const auto& listener : first) EXPECT_EQ(listener->tokens.size(), 40u);
+    EXPECT_EQ(counted(served.metrics, "essh_prompt_steps_total") - before, passes)
+        << drawing << " drawing, wait " << wait << ", " << together << " together";
+  }
+}
+
+// No client sees a token that the metrics have not counted.
+TEST(Scheduler, CountsTokensBeforeTheyAreSeen) {
+  class Counting : public Recording {
+   public:
+    explicit Counting(const Metrics& metrics) : metrics_(metrics) {}
+    bool token(std::size_t text, TokenId token, bool shown, const Scored* scored) override {
+      const bool more = Recording::token(text, token, shown, scored);
+      uncounted += counted(metrics_, "essh_generated_tokens_total") < std::ssize(tokens);
+      return more;
+    }
+    int uncounted = 0;
+
+   private:
+    const Metrics& metrics_;
+  };
+  Served served({});
+  for (const int logprobs : {-1, 0}) {
+    const auto listener = std::make_shared<Counting>(served.metrics);
+    auto job = prompt_job(served.engine, listener, {1, 2, 3}, 30);
+    job.logprobs = logprobs;
+    served.scheduler.submit(job);
+    listener->wait();
+    EXPECT_EQ(listener->tokens.size(), 30u);
+    EXPECT_EQ(listener->uncounted, 0);
   }
 }
 

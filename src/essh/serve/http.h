@@ -68,10 +68,15 @@ class Exchange {
   virtual void comment(std::string text) = 0;
   virtual void end_events() = 0;
 
-  bool gone() const { return gone_.load(std::memory_order_relaxed); }
+  bool gone() const { return gone_.value.load(std::memory_order_relaxed); }
 
  protected:
-  std::atomic<bool> gone_{false};
+  // In a cache line of its own: the engine's thread reads it for every text between two steps, while other threads
+  // write the rest.
+  struct alignas(64) Flag {
+    std::atomic<bool> value{false};
+  };
+  Flag gone_;
 };
 
 }  // namespace essh::serve

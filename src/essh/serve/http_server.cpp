@@ -135,7 +135,7 @@ class ConnectionExchange : public Exchange, public std::enable_shared_from_this<
   void end_events() override {
     put([](News& news) { news.ended = true; });
   }
-  void leave() { gone_ = true; }
+  void leave() { gone_.value = true; }
 
   // Data that has not reached the connection.
   struct News {

@@ -20,8 +20,10 @@ double seconds_since(Clock::time_point start) {
 
 // Steps between two measurements of the bytes of states.
 constexpr std::uint64_t kStepsPerMeasurement = 64;
-// On a GPU the pass of a prompt launches every kernel separately: a few milliseconds, about four steps of many texts.
+// On a GPU the pass of a prompt launches every kernel separately: a few milliseconds, about four steps of many texts, a
+// quarter of the longest wait.
 constexpr std::int64_t kPromptWait = 16;
+constexpr std::size_t kWaitsPerPass = 4;
 
 HttpError shutting_down() {
   return {503, "the server is shutting down; send the request again", "", "shutting_down"};
@@ -82,6 +84,7 @@ struct Scheduler::Text {
   std::vector<LogitChange> changes = {};
   Clock::time_point since = Clock::now();
   bool over = false;
+  bool deaf = false;  // its listener has failed
 
   // Biases and the penalties of the OpenAI API, by ascending token.
   std::span<const LogitChange> logit_changes() {
@@ -108,6 +111,15 @@ struct Scheduler::Text {
     return tokens().size() - (job.max_tokens > 0 && !job.score_prompt ? 1 : 0);
   }
   bool prompted() const { return fed == prompt_end(); }
+};
+
+// A call to a listener that waits for the launch of the next step: the usual token of a text, or any other.
+struct Scheduler::Said {
+  Text* text = nullptr;
+  TokenId token = -1;
+  bool shown = true;
+  Clock::time_point at = {};
+  std::unique_ptr<Notice> other = nullptr;
 };
 
 Scheduler::Scheduler(Engine& engine, SchedulerOptions options, Metrics& metrics)
@@ -205,18 +217,38 @@ void Scheduler::work() {
       sweep();
       admit();
       step();
-      sweep();
+      if (ended_) sweep();
     } catch (const std::exception& error) {
       log::warn("serve: {}", error.what());
       const HttpError shown(500, error.what());
       for (auto& text : running_) fail(text->active, shown);
     }
-    count();
-    listeners_.hand_over();
+    if (running_.empty()) settle();
   }
   for (auto& text : waiting_) fail(text->active, shutting_down());
   for (auto& text : running_) fail(text->active, shutting_down());
   sweep();
+  settle();
+}
+
+void Scheduler::settle() {
+  for (auto& said : said_) {
+    if (said.other) {
+      listeners_.add(std::move(*said.other));
+      continue;
+    }
+    observe_token(*said.text, said.at);
+    listeners_.add({.to = said.text->active, .text = said.text->number, .token = said.token, .shown = said.shown});
+  }
+  said_.clear();
+  left_.clear();
+  for (auto& text : running_) text->deaf = text->active->deaf;
+  if (options_.latency && longest_gap_ > 0) {
+    const double now = std::chrono::duration<double>(now_.time_since_epoch()).count();
+    options_.latency->observe(now, longest_gap_, std::ssize(waiting_));
+  }
+  longest_gap_ = 0;
+  count();
   listeners_.hand_over();
 }
 
@@ -230,7 +262,7 @@ void Scheduler::count() {
 bool Scheduler::tell(const std::shared_ptr<Active>& job, Notice notice) {
   notice.to = job;
   if (job->job.may_stop) return listeners_.tell(notice);
-  listeners_.add(std::move(notice));
+  said_.push_back({.other = std::make_unique<Notice>(std::move(notice))});
   return true;
 }
 
@@ -246,28 +278,47 @@ void Scheduler::guarded(const std::shared_ptr<Active>& job, const Body& body) {
 
 void Scheduler::fail(const std::shared_ptr<Active>& job, const HttpError& error) {
   if (std::exchange(job->over, true)) return;
+  ended_ = true;
   tell(job, {.call = [error](Listener& listener) { listener.failed(error); },
              .texts = static_cast<std::int64_t>(job->open),
              .tokens = job->tokens});
 }
 
+bool Scheduler::is_over(Text& text) {
+  auto& active = *text.active;
+  if (!active.over && active.job.listener->gone()) {
+    metrics_.cancelled("disconnected");
+    fail(text.active, HttpError(499, "the client has left"));
+  }
+  if (!active.over && text.deaf) fail(text.active, HttpError(500, "the reply could not be made"));
+  return active.over || text.over;
+}
+
+void Scheduler::release(Text& text) {
+  if (text.slot != Slot{}) engine_.close(std::exchange(text.slot, Slot{}));
+  state_bytes_ -= text.bytes;
+  if (text.active->over && text.shared) text.shared->siblings.clear();  // siblings own the shared prompt
+  text.shared.reset();
+}
+
 // Removes texts that have ended or failed, or whose client has left.
 void Scheduler::sweep() {
-  const auto over = [&](const std::unique_ptr<Text>& text) {
-    auto& active = *text->active;
-    if (!active.over && active.listener->gone()) {
-      metrics_.cancelled("disconnected");
-      fail(text->active, HttpError(499, "the client has left"));
+  ended_ = false;
+  std::erase_if(waiting_, [&](const std::unique_ptr<Text>& text) {
+    const bool over = is_over(*text);
+    if (over) release(*text);
+    return over;
+  });
+  std::size_t kept = 0;
+  for (std::size_t i = 0; i < running_.size(); ++i) {
+    if (is_over(*running_[i])) {
+      release(*running_[i]);
+      left_.push_back(std::move(running_[i]));
+    } else {
+      std::swap(running_[kept++], running_[i]);
     }
-    if (!active.over && active.deaf) fail(text->active, HttpError(500, "the reply could not be made"));
-    if (!active.over && !text->over) return false;
-    if (text->slot != Slot{}) engine_.close(std::exchange(text->slot, Slot{}));
-    state_bytes_ -= text->bytes;
-    if (active.over && text->shared) text->shared->siblings.clear();  // siblings own the shared prompt
-    return true;
-  };
-  std::erase_if(waiting_, over);
-  std::erase_if(running_, over);
+  }
+  running_.resize(kept);
   held_ = std::ssize(running_);
   cache_bytes_ = static_cast<std::int64_t>(cache_.bytes());
   if (steps_ % kStepsPerMeasurement == 0) {
@@ -351,21 +402,25 @@ void Scheduler::start(std::unique_ptr<Text> text) {
   if (started.prompted()) finish_prompt(started, {}, true);
 }
 
-// Prompts run at once if no text draws, if they fill a pass, or if one of them has begun. Otherwise they wait a few
-// steps for more.
-bool Scheduler::prompts_are_due(std::span<Text* const> prompts, bool drawing) const {
-  if (!drawing) return true;
-  std::size_t tokens = 0;
+// Prompts run at once if no text draws, if they fill a pass, or if one of them has begun. Otherwise they wait for more.
+bool Scheduler::prompts_are_due(std::span<Text* const> prompts, std::size_t drawing) const {
+  if (drawing == 0) return true;
+  const auto most = static_cast<std::size_t>(options_.prompt_wait);
+  std::size_t tokens = 0, waited = 0;
   for (const auto* text : prompts) {
-    if (text->begun || steps_ - text->turn >= static_cast<std::uint64_t>(options_.prompt_wait)) return true;
+    const auto steps = static_cast<std::size_t>(steps_ - text->turn);
+    if (text->begun || steps >= most) return true;
     tokens += text->prompt_end() - text->fed;
+    waited += steps;
   }
-  return tokens >= static_cast<std::size_t>(options_.prompt_piece);
+  return tokens >= static_cast<std::size_t>(options_.prompt_piece) || waited * kWaitsPerPass >= drawing * most;
 }
 
 void Scheduler::step() {
   std::vector<Chunk> chunks;
   std::vector<Text*> owners, prompts;
+  chunks.reserve(running_.size());
+  owners.reserve(running_.size());
   for (const auto& text : running_) {
     if (text->over || text->active->over) continue;
     if (!text->prompted()) {
@@ -381,7 +436,7 @@ void Scheduler::step() {
     owners.push_back(text.get());
   }
   ++steps_;
-  if (!prompts_are_due(prompts, !chunks.empty())) prompts.clear();
+  if (!prompts_are_due(prompts, chunks.size())) prompts.clear();
   // Longest wait first.
   std::ranges::stable_sort(prompts, {}, [](const Text* text) { return text->turn; });
   std::size_t taken = 0, scored = 0;
@@ -400,10 +455,10 @@ void Scheduler::step() {
     text->turn = steps_;
     text->begun = true;
   }
-  if (chunks.empty()) return;
+  if (chunks.empty()) return settle();
   try {
     if (options_.before_step) options_.before_step();
-    engine_.run(chunks, outputs_);
+    engine_.run(chunks, outputs_, [this] { settle(); });
   } catch (const std::exception& error) {
     log::warn("serve: a step of {} texts failed: {}", chunks.size(), error.what());
     const auto* known = dynamic_cast<const Error*>(&error);
@@ -414,7 +469,6 @@ void Scheduler::step() {
     return;
   }
   now_ = Clock::now();
-  longest_gap_ = 0;
   found_.steps = 1;
   found_.prompt_steps = taken > 0;
   found_.read = static_cast<std::int64_t>(taken);
@@ -422,10 +476,6 @@ void Scheduler::step() {
     auto& text = *owners[i];
     if (text.active->over) continue;
     guarded(text.active, [&] { take(text, chunks[i].tokens.size(), outputs_.entries[i]); });
-  }
-  if (options_.latency && longest_gap_ > 0) {
-    const double now = std::chrono::duration<double>(now_.time_since_epoch()).count();
-    options_.latency->observe(now, longest_gap_, std::ssize(waiting_));
   }
 }
 
@@ -504,33 +554,42 @@ void Scheduler::draw(Text& text, std::span<const float> logits) {
   go_on(text, job.logprobs >= 0 ? score(logits, token, job.logprobs) : Scored{.token = token});
 }
 
-void Scheduler::go_on(Text& text, const Scored& drawn) {
+void Scheduler::observe_token(Text& text, Clock::time_point at) {
+  const auto seconds = [&](Clock::time_point since) { return std::chrono::duration<double>(at - since).count(); };
   auto& active = *text.active;
-  const auto& job = active.job;
+  if (text.made > 1) {
+    found_.gaps.push_back(seconds(text.since));
+    longest_gap_ = std::max(longest_gap_, found_.gaps.back());
+  } else if (!std::exchange(active.drawn, true)) {
+    metrics_.observe(Metrics::FirstToken, seconds(active.arrived));
+  }
+  text.since = at;
+}
+
+void Scheduler::go_on(Text& text, const Scored& drawn) {
+  const auto& job = text.active->job;
   const auto token = drawn.token;
   ++text.made;
   ++found_.drawn;
-  if (text.made > 1) {
-    found_.gaps.push_back(std::chrono::duration<double>(now_ - text.since).count());
-    longest_gap_ = std::max(longest_gap_, found_.gaps.back());
-  } else if (!std::exchange(active.drawn, true)) {
-    metrics_.observe(Metrics::FirstToken, seconds_since(active.arrived));
-  }
-  text.since = now_;
   if (job.presence_penalty != 0 || job.frequency_penalty != 0) ++text.counts[token];
   const bool eos = token == engine_.config().eos_token_id && !job.ignore_eos;
-  Notice notice{.text = text.number, .token = token, .shown = !eos};
   bool more = true;
-  if (job.logprobs >= 0) {
-    // `more` is written only if the listener is called at once.
-    notice.call = [number = text.number, token, eos, scored = drawn,
-                   stopped = job.may_stop ? &more : nullptr](Listener& listener) {
-      const bool on = listener.token(number, token, !eos, &scored);
-      if (stopped) *stopped = on;
-    };
-    tell(text.active, std::move(notice));
+  if (!job.may_stop && job.logprobs < 0) {
+    said_.push_back({.text = &text, .token = token, .shown = !eos, .at = now_});
   } else {
-    more = tell(text.active, std::move(notice));
+    observe_token(text, now_);
+    Notice notice{.text = text.number, .token = token, .shown = !eos};
+    if (job.logprobs >= 0) {
+      // `more` is written only if the listener is called at once.
+      notice.call = [number = text.number, token, eos, scored = drawn,
+                     stopped = job.may_stop ? &more : nullptr](Listener& listener) {
+        const bool on = listener.token(number, token, !eos, &scored);
+        if (stopped) *stopped = on;
+      };
+      tell(text.active, std::move(notice));
+    } else {
+      more = tell(text.active, std::move(notice));
+    }
   }
   text.last = token;
   if (eos || !more) return end(text, Finish::Stop);
@@ -540,7 +599,7 @@ void Scheduler::go_on(Text& text, const Scored& drawn) {
 
 void Scheduler::end(Text& text, Finish finish) {
   auto& active = *text.active;
-  text.over = true;
+  text.over = ended_ = true;
   // The state lacks the last token; a next turn starts with the others.
   if (text.made > 0 && text.slot != Slot{} && cache_.enabled()) {
     auto tokens = text.tokens();

@@ -51,16 +51,20 @@ struct SchedulerOptions {
   std::int64_t max_queue = 4096;                           // waiting texts
   std::int64_t max_queued_tokens = std::int64_t{1} << 24;  // prompt tokens of all jobs
   std::int64_t prompt_piece = 0;                           // prompt tokens per step; 0: 512 on a CPU, 8,192 on a GPU
-  std::int64_t prompt_wait = -1;                // steps a prompt waits to share a pass; -1: 0 on a CPU, 16 on a GPU
-  std::size_t cache_bytes = 0;                  // budget of the prefix cache; 0: no cache
-  LatencyControl* latency = nullptr;            // observes every step
+  std::int64_t prompt_wait = -1;      // most steps a prompt waits to share a pass; -1: 0 on a CPU, 16 on a GPU
+  std::size_t cache_bytes = 0;        // budget of the prefix cache; 0: no cache
+  LatencyControl* latency = nullptr;  // observes every step
   std::function<void()> before_step = nullptr;  // for tests: an exception fails the step
 };
 
 // Continuous batching. One thread runs the engine, another calls listeners. Every step advances each drawing text by
-// one token and computes one piece of prompts, in turn. While texts draw, prompts wait up to `prompt_wait` steps or
-// until they fill a piece, because on a GPU a pass over one short prompt costs about as much as over many. A request
-// gets the same bits alone and among others if the engine is deterministic.
+// one token and computes one piece of prompts, in turn. While texts draw, prompts wait for each other, because on a GPU
+// a pass over one short prompt costs about as much as over many: until they fill a piece, have waited as many steps
+// together as their pass costs the drawing texts, or one of them has waited `prompt_wait` steps. A request gets the
+// same bits alone and among others if the engine is deterministic.
+//
+// Between two steps the engine's thread only decides what the next one computes. Calls to listeners and metrics of a
+// step wait in `said_` until the next one is launched, or until nothing runs.
 class Scheduler {
  public:
   // The engine and the metrics outlive the Scheduler, which alone uses the engine.
@@ -82,11 +86,14 @@ class Scheduler {
 
  private:
   struct Active;
+  struct Said;
   struct Shared;
   struct Text;
 
   void work();
   void sweep();
+  bool is_over(Text& text);
+  void release(Text& text);
   void admit();
   void start(std::unique_ptr<Text> text);
   void step();
@@ -95,12 +102,15 @@ class Scheduler {
   void draw(Text& text, std::span<const float> logits);
   void go_on(Text& text, const Scored& drawn);
   void end(Text& text, Finish finish);
-  // Calls the listener: at once if the job may stop, else on the listener thread.
+  void observe_token(Text& text, std::chrono::steady_clock::time_point at);
+  // Hands over to the listener thread what was said since the last call, after its counts.
+  void settle();
+  // Calls the listener: at once if the job may stop, else later on the listener thread.
   bool tell(const std::shared_ptr<Active>& job, Notice notice);
   void fail(const std::shared_ptr<Active>& job, const HttpError& error);
   template <class Body>
   void guarded(const std::shared_ptr<Active>& job, const Body& body);
-  bool prompts_are_due(std::span<Text* const> prompts, bool drawing) const;
+  bool prompts_are_due(std::span<Text* const> prompts, std::size_t drawing) const;
   void keep(Text& text, std::span<const TokenId> tokens);
   void measure(Text& text);
   void count();
@@ -119,10 +129,14 @@ class Scheduler {
   // Used by the engine's thread only.
   std::deque<std::unique_ptr<Text>> waiting_;
   std::vector<std::unique_ptr<Text>> running_;
+  std::vector<Said> said_;
+  std::vector<std::unique_ptr<Text>> left_;  // no longer running, but perhaps in said_
+  bool ended_ = false;                       // a text or a job, since the last sweep
   PrefixCache cache_;
   Outputs outputs_;
   std::uint64_t steps_ = 0;
-  // Of the current step: time of its tokens, counts, and the longest time between two tokens of a text.
+  // Time of the tokens of the last step, or of the start of this one; counts and the longest time between two tokens of
+  // a text since the last settle().
   std::chrono::steady_clock::time_point now_{};
   Metrics::Step found_;
   double longest_gap_ = 0;
