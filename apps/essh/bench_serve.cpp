@@ -114,9 +114,10 @@ Json measure(const Options& o, const std::string& device) {
   auto load = o.load;
   if (load.requests == 0) load.requests = std::max<Index>(32, 4 * load.concurrency);
   load.stream = !o.whole;
-  // The first requests pack the tier's weights, tune products and record steps.
+  // The first requests pack the tier's weights, tune products and record steps of every number of texts that they meet
+  // while all of them come and go together, a few times.
   auto warm = load;
-  warm.requests = load.concurrency;
+  warm.requests = std::min(load.requests, 4 * load.concurrency);
   warm.output_tokens = std::min<Index>(16, load.output_tokens);
   warm.seed = load.seed + 1;
   warm.cancel = 0;
@@ -276,6 +277,7 @@ void add_bench_serve(Verb& verb) {
   kind->add_flag("--json", o->json, "print JSON");
   kind->callback([o] { run(*o); });
   kind->footer(
+      "Before each row, up to four requests for each stream, with at most 16 tokens of answer, run uncounted.\n"
       "Examples: essh bench serve models/tiny -c 1,16,128 -p 128 -n 64\n"
       "          essh bench serve http://localhost:8080 -c 512 --requests 4096 -o json");
 }
