@@ -19,7 +19,7 @@ namespace essh::verbs {
 namespace {
 namespace fs = std::filesystem;
 
-struct Options {
+struct BenchOptions {
   std::string model, tier = "full";
   DeviceOptions device;
   std::vector<Index> lengths = {2048};
@@ -53,7 +53,7 @@ void print_peak(Device device) {
   fmt::print("  memory when it was most: {}\n", fmt::join(parts, ", "));
 }
 
-void bench_training(const Options& o) {
+void bench_training(const BenchOptions& o) {
   OpenDevice device(o.device);
   auto config = preset(o.model);
   config.residual_in_fp32 = !o.residual_in_bf16;
@@ -109,7 +109,7 @@ void bench_training(const Options& o) {
   if (o.training.profile) print_profile(result.profile);
 }
 
-void bench_prefill(Options o) {
+void bench_prefill(BenchOptions o) {
   OpenDevice device(o.device);
   const auto model = open_bench_model(o.model);
   const auto tier = find_tier(model_of_run(o.model), model.config(), o.tier);
@@ -151,7 +151,7 @@ void bench_prefill(Options o) {
 }
 
 template <class Run>
-Verb* add_kind(Verb& verb, const char* name, const char* help, const std::shared_ptr<Options>& o, const Run& run) {
+Verb* add_kind(Verb& verb, const char* name, const char* help, const std::shared_ptr<BenchOptions>& o, const Run& run) {
   auto* kind = verb.add_subcommand(name, help);
   o->device.add_to(*kind);
   o->device.add_default_launches(*kind);
@@ -194,7 +194,7 @@ void add_bench(Verb& app) {
   verb->footer("Example: essh bench train 370m --device cuda --profile");
   const auto presets = fmt::format("one of {}", fmt::join(preset_names(), ", "));
   {
-    auto o = std::make_shared<Options>();
+    auto o = std::make_shared<BenchOptions>();
     auto* kind = add_kind(*verb, "train", "whole training steps on random tokens", o, bench_training);
     kind->add_option("PRESET", o->model, presets)->required()->one_of(preset_names());
     add_number(*kind, "--micro-batch", o->training.micro_batch, "sequences in one pass", 1, 1 << 20)
@@ -215,7 +215,7 @@ void add_bench(Verb& app) {
     kind->footer("Example: essh bench train 370m --device cuda --micro-batch 8 --accumulation 16");
   }
   {
-    auto o = std::make_shared<Options>();
+    auto o = std::make_shared<BenchOptions>();
     auto* kind = add_kind(*verb, "prefill", "reading prompts, batch 1", o, bench_prefill);
     kind->add_option("MODEL", o->model, "a model folder, a run, or a preset with initial weights")->required();
     kind->add_option("--tier", o->tier, "T4, full, xi=0.3 or 18x1792")->capture_default_str();

@@ -17,7 +17,7 @@
 namespace essh::verbs {
 namespace {
 
-struct Options {
+struct BenchDecodeOptions {
   std::string model, output = "md";
   std::vector<std::string> tiers = {"full"}, formats = {};
   DeviceOptions device;
@@ -35,7 +35,7 @@ struct Options {
 };
 
 // Fields that every row of the table has.
-Json common_fields(const Options& o, OpenDevice& device, const StoredModel& model, const Tier& tier) {
+Json common_fields(const BenchDecodeOptions& o, OpenDevice& device, const StoredModel& model, const Tier& tier) {
   return {
       {"model", o.model},
       {"device", device.stream.description()},
@@ -48,7 +48,8 @@ Json common_fields(const Options& o, OpenDevice& device, const StoredModel& mode
       {"provenance", bench_provenance(o.model, model, kThroughputSeed)}};
 }
 
-Json measure_prompt(const Options& o, OpenDevice& device, const StoredModel& model, const Tier& tier, Index length) {
+Json measure_prompt(const BenchDecodeOptions& o, OpenDevice& device, const StoredModel& model, const Tier& tier,
+                    Index length) {
   const PrefillBench bench{.tokens = length, .all_logits = false, .runs = o.bench.repetitions};
   const auto rates = measure_prefill(model, tier, device.stream, o.engine(), bench);
   Json line = common_fields(o, device, model, tier);
@@ -62,8 +63,8 @@ Json measure_prompt(const Options& o, OpenDevice& device, const StoredModel& mod
   return line;
 }
 
-Json measure_steps(const Options& o, OpenDevice& device, const StoredModel& model, const std::vector<Tier>& tiers,
-                   double read_rate) {
+Json measure_steps(const BenchDecodeOptions& o, OpenDevice& device, const StoredModel& model,
+                   const std::vector<Tier>& tiers, double read_rate) {
   const auto rates = o.mixed ? measure_mixed_decoding(model, tiers, device.stream, o.engine(), o.bench)
                              : measure_decoding(model, tiers[0], device.stream, o.engine(), o.bench);
   const double ms = rates.median_ms(), tokens = 1e3 * static_cast<double>(o.bench.batch);
@@ -119,7 +120,7 @@ void print_markdown(const Json& lines) {
 }
 
 // Plain decoding and decoding with drafts, a line for each draft.
-void run_drafts(const Options& o, OpenDevice& device, const StoredModel& model) {
+void run_drafts(const BenchDecodeOptions& o, OpenDevice& device, const StoredModel& model) {
   if (o.output == "csv") fail(ErrorKind::Usage, "bench decode: --draft prints md or json, not csv");
   Engine engine(model, device.stream, o.engine());
   Json lines = Json::array();
@@ -154,7 +155,7 @@ void print_csv(const Json& lines) {
 }
 
 // Adds a line for each measurement of one model.
-void measure_model(Options& o, OpenDevice& device, const StoredModel& model, double read_rate, Json& lines) {
+void measure_model(BenchDecodeOptions& o, OpenDevice& device, const StoredModel& model, double read_rate, Json& lines) {
   std::vector<std::vector<Tier>> groups;
   for (const auto& name : o.tiers) {
     const auto tier = find_tier(model_of_run(o.model), model.config(), name);
@@ -178,7 +179,7 @@ void measure_model(Options& o, OpenDevice& device, const StoredModel& model, dou
 }
 
 // Launches are timed one by one, which a recording does not allow.
-void profile_steps(Options o, OpenDevice& device, const StoredModel& model) {
+void profile_steps(BenchDecodeOptions o, OpenDevice& device, const StoredModel& model) {
   auto options = o.engine();
   options.eager = true;
   o.bench.warmup = 2;
@@ -190,7 +191,7 @@ void profile_steps(Options o, OpenDevice& device, const StoredModel& model) {
   print_profile(profile.lines());
 }
 
-void run(Options o) {
+void run(BenchDecodeOptions o) {
   if (o.json) o.output = "json";
   OpenDevice device(o.device);
   const auto stored = open_bench_model(o.model);
@@ -218,7 +219,7 @@ void run(Options o) {
 }  // namespace
 
 void add_bench_decode(Verb& verb) {
-  auto o = std::make_shared<Options>();
+  auto o = std::make_shared<BenchDecodeOptions>();
   auto* kind = verb.add_subcommand("decode", "one token after the other, for one sequence or many");
   kind->add_option("MODEL", o->model, "a model folder, a run, or a preset with initial weights")->required();
   o->device.add_to(*kind);

@@ -15,7 +15,8 @@ namespace essh::verbs {
 namespace {
 
 // What is read before the tokens that are timed, enough for all repetitions where the file has it.
-std::vector<std::int32_t> read_text(const DraftBenchOptions& options, const Engine& engine, const DraftedText& text) {
+std::vector<std::int32_t> read_drafted_text(const DraftBenchOptions& options, const Engine& engine,
+                                            const DraftedText& text) {
   if (options.text_file.empty()) {
     Rng rng(1);
     std::vector<std::int32_t> tokens(static_cast<std::size_t>(text.depth));
@@ -24,7 +25,7 @@ std::vector<std::int32_t> read_text(const DraftBenchOptions& options, const Engi
     return tokens;
   }
   const auto tokens = load_tokenizer(model_of_run(text.model).string())
-                          ->encode(essh::read_text(options.text_file, std::uint64_t{1} << 30), {});
+                          ->encode(read_text(options.text_file, std::uint64_t{1} << 30), {});
   if (std::ssize(tokens) < text.depth) {
     fail(ErrorKind::Usage, "bench decode: {} has {} tokens, fewer than --depth {}", options.text_file, tokens.size(),
          text.depth);
@@ -46,7 +47,7 @@ void DraftBenchOptions::add_to(Verb& verb) {
 
 std::vector<Json> measure_drafts(const DraftBenchOptions& options, Engine& engine, const Tier& tier,
                                  const DraftedText& text) {
-  const auto tokens = read_text(options, engine, text);
+  const auto tokens = read_drafted_text(options, engine, text);
   std::vector<Json> lines;
   for (const auto& name : options.drafts) {
     const auto draft = find_tier(model_of_run(text.model), engine.config(), name);

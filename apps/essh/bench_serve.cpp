@@ -19,7 +19,7 @@ namespace essh::verbs {
 namespace {
 namespace fs = std::filesystem;
 
-struct Options {
+struct BenchServeOptions {
   std::string target, tier, output = "md", cache = "256MiB";
   std::vector<Index> concurrencies = {1, 16}, prompts = {128}, outputs = {64};
   serve::LoadOptions load = {.requests = 0};
@@ -51,7 +51,7 @@ class LetterTokenizer final : public Tokenizer {
 // Serves this model from this process during the object's lifetime.
 class OwnServer {
  public:
-  explicit OwnServer(const Options& o)
+  explicit OwnServer(const BenchServeOptions& o)
       : device_(o.device), engine_(open_bench_model(o.target), device_.stream, o.device.engine()) {
     const auto folder = fs::is_directory(o.target) ? model_of_run(o.target) : fs::path();
     const bool own = !folder.empty() && fs::exists(folder / "tokenizer.json");
@@ -110,7 +110,7 @@ Json quantiles(std::vector<float>& seconds) {
   return values;
 }
 
-Json measure(const Options& o, const std::string& device) {
+Json measure(const BenchServeOptions& o, const std::string& device) {
   auto load = o.load;
   if (load.requests == 0) load.requests = std::max<Index>(32, 4 * load.concurrency);
   load.stream = !o.whole;
@@ -151,7 +151,7 @@ Json measure(const Options& o, const std::string& device) {
           {"health_ms", quantiles(result.health)}};
 }
 
-void print_markdown(const Json& lines) {
+void print_load_markdown(const Json& lines) {
   fmt::print(
       "| streams | prompt | output | requests | failed | requests/s | tokens/s | first token ms p50/p90/p99 | between "
       "tokens ms p50/p90/p99 | /health ms p99 |\n");
@@ -169,7 +169,7 @@ void print_markdown(const Json& lines) {
   }
 }
 
-void print_csv(const Json& lines) {
+void print_load_csv(const Json& lines) {
   const std::vector<std::string> plain = {"target",
                                           "device",
                                           "tier",
@@ -201,7 +201,7 @@ void print_csv(const Json& lines) {
   }
 }
 
-void run(Options o) {
+void run(BenchServeOptions o) {
   if (!serve::can_serve()) {
     fail(ErrorKind::Unsupported,
          "bench serve: this build has no Boost 1.74 or later (libboost-dev); install it and build again");
@@ -235,9 +235,9 @@ void run(Options o) {
   if (o.output == "json")
     fmt::print("{}\n", to_text(lines, 2));
   else if (o.output == "csv")
-    print_csv(lines);
+    print_load_csv(lines);
   else
-    print_markdown(lines);
+    print_load_markdown(lines);
   for (const auto& line : lines) {
     if (line["failed"].get<Index>() == 0) continue;
     fail(ErrorKind::Device, "bench serve: {} of {} requests failed: {}", line["failed"].get<Index>(),
@@ -248,7 +248,7 @@ void run(Options o) {
 }  // namespace
 
 void add_bench_serve(Verb& verb) {
-  auto o = std::make_shared<Options>();
+  auto o = std::make_shared<BenchServeOptions>();
   auto* kind = verb.add_subcommand("serve", "requests of many clients, to a server or to a model served for it");
   kind->add_option("TARGET", o->target, "http://HOST:PORT, or a model folder, a run, or a preset with initial weights")
       ->required();

@@ -28,7 +28,7 @@ namespace essh::verbs {
 namespace {
 namespace fs = std::filesystem;
 
-struct Options {
+struct ChatOptions {
   std::string model, tier = "full", draft, system, tokenizer, chat = "auto";
   chat::ConversationOptions conversation;
   DeviceOptions device;
@@ -65,7 +65,7 @@ class StopScope {
 
 class Chat {
  public:
-  Chat(const Options& o, fs::path folder, Engine& engine, const Tokenizer& tokenizer)
+  Chat(const ChatOptions& o, fs::path folder, Engine& engine, const Tokenizer& tokenizer)
       : folder_(std::move(folder)),
         engine_(engine),
         template_(chat::find_template(o.chat, folder_, tokenizer)),
@@ -231,7 +231,7 @@ class Chat {
   bool colours_ = false;
 };
 
-std::unique_ptr<Tokenizer> find_tokenizer(const Options& o, const fs::path& folder) {
+std::unique_ptr<Tokenizer> find_tokenizer(const ChatOptions& o, const fs::path& folder) {
   if (o.bytes) return make_byte_tokenizer();
   if (!o.tokenizer.empty()) return load_tokenizer(o.tokenizer);
   if (!fs::exists(folder / "tokenizer.json"))
@@ -239,7 +239,7 @@ std::unique_ptr<Tokenizer> find_tokenizer(const Options& o, const fs::path& fold
   return load_tokenizer(folder);
 }
 
-void run(Options o) {
+void run(ChatOptions o) {
   const auto folder = model_of_run(o.model);
   OpenDevice device(o.device);
   Engine engine(StoredModel::open(folder, o.force ? NonFinite::Accept : NonFinite::Refuse), device.stream,
@@ -253,7 +253,7 @@ void run(Options o) {
 
 void add_chat(Verb& app) {
   auto* verb = app.add_subcommand("chat", "a conversation in the terminal");
-  auto o = std::make_shared<Options>();
+  auto o = std::make_shared<ChatOptions>();
   auto& sampling = o->conversation.sampling;
   sampling.temperature = 0.8;
   sampling.top_p = 0.95;

@@ -20,7 +20,7 @@ namespace essh::verbs {
 namespace {
 namespace fs = std::filesystem;
 
-struct Options {
+struct EvaluateOptions {
   std::vector<std::string> models, tiers = {"all"};
   std::vector<fs::path> data;
   std::string tokenizer;
@@ -30,7 +30,7 @@ struct Options {
   bool cross_domain = false, stateful = false, domains = false, json = false;
 };
 
-PerplexityReport measure(const Options& o, const fs::path& folder, Engine& engine, const EvaluationText& text,
+PerplexityReport measure(const EvaluateOptions& o, const fs::path& folder, Engine& engine, const EvaluationText& text,
                          ResultJournal& journal) {
   auto report = measure_perplexity(engine, text,
                                    {.tiers = choose_tiers(folder, engine.config(), o.tiers),
@@ -89,7 +89,7 @@ void print_comparison(const std::vector<PerplexityReport>& reports, const std::v
   }
 }
 
-void run(Options o) {
+void run(EvaluateOptions o) {
   if (o.stateful && o.cross_domain)
     fail(ErrorKind::Usage,
          "evaluate ppl: --stateful reads documents to their end-of-text tokens, which --cross-domain leaves out; give "
@@ -147,7 +147,7 @@ void run(Options o) {
 
 void add_perplexity(Verb& verb) {
   auto* ppl = verb.add_subcommand("ppl", "perplexity and bits per byte of every tier on held-out text");
-  auto o = std::make_shared<Options>();
+  auto o = std::make_shared<EvaluateOptions>();
   ppl->add_option("MODEL", o->models, "model or run folders")->required();
   ppl->add_option("--data", o->data,
                   "a prepared dataset (its validation split), or files of text, JSONL, .gz, .zst ...")

@@ -19,7 +19,7 @@ namespace essh::verbs {
 namespace {
 namespace fs = std::filesystem;
 
-struct Options {
+struct EvaluateChannelsOptions {
   std::string model, tokenizer, svg, journal;
   std::vector<fs::path> data;
   ChannelOptions channels;
@@ -61,7 +61,7 @@ void print_table(const ChannelReport& report, const std::string& model) {
   line("knock-out", report.knock_out);
 }
 
-void run(const Options& o) {
+void run(const EvaluateChannelsOptions& o) {
   if (!o.svg.empty()) check_output_file(o.svg);
   const CostLine cost;
   OpenDevice device(o.device);
@@ -85,7 +85,7 @@ void run(const Options& o) {
 
 void add_evaluate_channels(Verb& verb) {
   auto* channels = verb.add_subcommand("channels", "importance, energy and horizons of the spectral channels");
-  auto o = std::make_shared<Options>();
+  auto o = std::make_shared<EvaluateChannelsOptions>();
   channels->add_option("MODEL", o->model, "a model folder or a run")->required();
   channels->add_option("--data", o->data, "a prepared dataset (its validation split), or files of text")->required();
   add_number(*channels, "--context", o->channels.context, "tokens of a window", 1, Index{1} << 24)

@@ -18,7 +18,7 @@
 namespace essh::verbs {
 namespace {
 
-struct Options {
+struct EvaluateCostOptions {
   std::string model;
   std::string transformer;
   std::vector<std::string> tiers = {"T1", "T4", "T7", "T10"}, rates;
@@ -68,7 +68,7 @@ std::map<std::string, double> rates_of(const std::vector<std::string>& words) {
   return rates;
 }
 
-void run(const Options& o) {
+void run(const EvaluateCostOptions& o) {
   const CostLine line;
   OpenDevice device(o.device);
   const auto config = preset(o.model);
@@ -100,7 +100,7 @@ void run(const Options& o) {
 
 void add_evaluate_cost(Verb& verb) {
   auto* cost = verb.add_subcommand("cost", "training hours of one family against separate models and Transformers");
-  auto o = std::make_shared<Options>();
+  auto o = std::make_shared<EvaluateCostOptions>();
   cost->add_option("PRESET", o->model, "a family: tiny, 370m, 1.5b ...")->required()->one_of(preset_names());
   cost->add_option("--tiers", o->tiers, "the sizes to obtain")->delimiter(',')->capture_default_str();
   cost->add_option("--transformer", o->transformer,

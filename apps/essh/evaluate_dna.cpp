@@ -23,7 +23,7 @@ namespace essh::verbs {
 namespace {
 namespace fs = std::filesystem;
 
-struct Options {
+struct EvaluateDnaOptions {
   std::string model, data, pooling = "mean", journal;
   std::vector<std::string> tiers = {"all"};
   std::vector<fs::path> classify;
@@ -45,7 +45,7 @@ void print_bits(const DnaReport& report, const std::string& model) {
                report.markov[k]);
 }
 
-Json measure_bits(const Options& o, const fs::path& folder, Stream& stream) {
+Json measure_bits(const EvaluateDnaOptions& o, const fs::path& folder, Stream& stream) {
   Engine engine(StoredModel::open(folder), stream, o.device.engine());
   const Dataset dataset(o.data);
   const auto tokenizer = load_tokenizer(folder);
@@ -79,7 +79,7 @@ Spread spread_of(const std::vector<FineTuned>& results) {
   return s;
 }
 
-Json classify(const Options& o, const fs::path& folder, Stream& stream) {
+Json classify(const EvaluateDnaOptions& o, const fs::path& folder, Stream& stream) {
   const auto loaded = load_model(folder);
   const auto set = read_classification_set(o.classify, *load_tokenizer(folder), o.set);
   const auto stored = StoredModel::open(folder);
@@ -157,7 +157,7 @@ Json classify(const Options& o, const fs::path& folder, Stream& stream) {
           {"provenance", write_fields(provenance)}};
 }
 
-void run(const Options& o) {
+void run(const EvaluateDnaOptions& o) {
   if (o.data.empty() == o.classify.empty())
     fail(ErrorKind::Usage, "evaluate dna: give --data (bits per base) or --classify (fine-tuning), one of them");
   const CostLine cost;
@@ -171,7 +171,7 @@ void run(const Options& o) {
 
 void add_evaluate_dna(Verb& verb) {
   auto* dna = verb.add_subcommand("dna", "bits per base of held-out records, or classification by fine-tuning");
-  auto o = std::make_shared<Options>();
+  auto o = std::make_shared<EvaluateDnaOptions>();
   dna->add_option("MODEL", o->model, "a model folder or a run")->required();
   dna->add_option("--data", o->data, "bits per base: a prepared dataset, whose training split the Markov chains count");
   add_number(*dna, "--context", o->dna.context, "bases that a window predicts, from nothing", 1, std::int64_t{1} << 24)

@@ -18,7 +18,7 @@ namespace essh::verbs {
 namespace {
 namespace fs = std::filesystem;
 
-struct Options {
+struct EvaluateLengthOptions {
   std::string tokenizer, svg, journal;
   std::vector<std::string> models, tiers = {"all"};
   std::vector<fs::path> data;
@@ -40,7 +40,7 @@ void print_table(const LengthReport& report, const std::string& model) {
   }
 }
 
-void run(const Options& o) {
+void run(const EvaluateLengthOptions& o) {
   if (!o.svg.empty()) check_output_file(o.svg);
   const CostLine cost;
   OpenDevice device(o.device);
@@ -75,7 +75,7 @@ void run(const Options& o) {
 
 void add_evaluate_length(Verb& verb) {
   auto* length = verb.add_subcommand("length", "perplexity at several context lengths, and by position");
-  auto o = std::make_shared<Options>();
+  auto o = std::make_shared<EvaluateLengthOptions>();
   length->add_option("MODEL", o->models, "model or run folders")->required();
   length->add_option("--data", o->data, "a prepared dataset (its validation split), or files of text")->required();
   add_number(*length, "--lengths", o->length.lengths, "tokens that a window predicts, from nothing", 1, Index{1} << 24)

@@ -18,7 +18,7 @@ namespace essh::verbs {
 namespace {
 namespace fs = std::filesystem;
 
-struct Options {
+struct EvaluateNiahOptions {
   std::vector<std::string> models, tiers = {"all"};
   std::vector<fs::path> filler;
   std::string tokenizer, dump, svg, journal, condition = "counterfactual";
@@ -28,8 +28,8 @@ struct Options {
   bool json = false;
 };
 
-std::vector<TokenId> filler_of(const Options& o, const fs::path& folder, const Tokenizer& tokenizer, TokenId eos,
-                               SharedTexts& texts) {
+std::vector<TokenId> filler_of(const EvaluateNiahOptions& o, const fs::path& folder, const Tokenizer& tokenizer,
+                               TokenId eos, SharedTexts& texts) {
   if (o.filler.empty()) return tokenizer.encode(niah_sentences(), {.parse_special_tokens = false});
   const auto& text = texts.open(o.filler, folder, o.tokenizer, eos, o.filler_tokens, DocumentJoin::Newline);
   std::vector<TokenId> filler(static_cast<std::size_t>(text.tokens()));
@@ -54,7 +54,7 @@ void print_table(const NiahReport& report, const std::string& model) {
   }
 }
 
-void run(const Options& o) {
+void run(const EvaluateNiahOptions& o) {
   for (const auto& file : {o.dump, o.svg}) {
     if (!file.empty()) check_output_file(file);
   }
@@ -100,7 +100,7 @@ void run(const Options& o) {
 
 void add_evaluate_niah(Verb& verb) {
   auto* niah = verb.add_subcommand("niah", "retrieval of a six-digit key from filler, by depth and length");
-  auto o = std::make_shared<Options>();
+  auto o = std::make_shared<EvaluateNiahOptions>();
   niah->add_option("MODEL", o->models, "model or run folders")->required();
   add_number(*niah, "--lengths", o->niah.lengths, "tokens before the key that is asked for: 512,1024,2048", 1,
              Index{1} << 24)

@@ -18,7 +18,7 @@ namespace essh::verbs {
 namespace {
 namespace fs = std::filesystem;
 
-struct Options {
+struct EvaluateTasksOptions {
   std::vector<std::string> models, tiers = {"all"}, tasks = {"reference"};
   std::vector<fs::path> data;
   std::string tokenizer, show;
@@ -44,7 +44,7 @@ void print_report(const TasksReport& report, const std::string& model) {
              format_bytes(static_cast<double>(peak_resident_memory())), to_table(report));
 }
 
-void run(const Options& o) {
+void run(const EvaluateTasksOptions& o) {
   if (o.list) return list_tasks();
   if (!o.show.empty()) return fmt::print("{}", task_yaml(o.show));
   if (o.models.empty()) fail(ErrorKind::Usage, "evaluate tasks: name a model folder or a run");
@@ -80,7 +80,7 @@ void run(const Options& o) {
 
 void add_evaluate_tasks(Verb& verb) {
   auto* tasks = verb.add_subcommand("tasks", "zero-shot multiple choice, cloze and open-book generation");
-  auto o = std::make_shared<Options>();
+  auto o = std::make_shared<EvaluateTasksOptions>();
   tasks->add_option("MODEL", o->models, "model or run folders");
   tasks
       ->add_option("--task", o->tasks,

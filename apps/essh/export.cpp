@@ -17,7 +17,7 @@ namespace essh::verbs {
 namespace {
 namespace fs = std::filesystem;
 
-struct Options {
+struct ExportVerbOptions {
   std::string model;
   std::string all;
   std::vector<std::string> tiers;
@@ -30,7 +30,7 @@ struct Options {
   bool json = false;
 };
 
-std::vector<Tier> wanted_tiers(const Options& o, const fs::path& folder, const ModelConfig& config) {
+std::vector<Tier> wanted_tiers(const ExportVerbOptions& o, const fs::path& folder, const ModelConfig& config) {
   std::vector<Tier> tiers;
   if (o.all == "all") tiers = tiers_of(config);
   for (const auto& name : o.tiers) tiers.push_back(find_tier(folder, config, name));
@@ -58,7 +58,7 @@ std::vector<fs::path> read_by_export(const fs::path& model, const fs::path& fold
   return sources;
 }
 
-void run(const Options& o) {
+void run(const ExportVerbOptions& o) {
   const auto folder = model_of_run(o.model);
   const auto parent = load_model(folder);
   const auto hash = model_hash(folder);
@@ -109,7 +109,7 @@ void run(const Options& o) {
 
 void add_export(Verb& app) {
   auto* verb = app.add_subcommand("export", "write one, several or all capacities as standalone model folders");
-  auto o = std::make_shared<Options>();
+  auto o = std::make_shared<ExportVerbOptions>();
   verb->add_option("MODEL", o->model, "a family (model folder), or a run")->required();
   verb->add_option("all", o->all, "the word all: every named tier, each in a folder of its own under OUT")
       ->one_of({"all"});

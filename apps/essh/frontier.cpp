@@ -19,7 +19,7 @@ namespace essh::verbs {
 namespace {
 namespace fs = std::filesystem;
 
-struct Options {
+struct FrontierOptions {
   std::vector<std::string> models, tiers = {"all"};
   std::vector<fs::path> data, quality;
   std::string tokenizer, csv, svg;
@@ -29,7 +29,7 @@ struct Options {
   bool json = false;
 };
 
-void add_model(const Options& o, const std::string& model, Stream& stream, Frontier& frontier) {
+void add_model(const FrontierOptions& o, const std::string& model, Stream& stream, Frontier& frontier) {
   const auto folder = model_of_run(model);
   const auto stored = StoredModel::open(folder);
   const auto tiers = choose_tiers(folder, stored.config(), o.tiers);
@@ -62,7 +62,7 @@ void print_table(const Frontier& frontier) {
   fmt::print("\n\n{}", to_table(frontier));
 }
 
-void run(const Options& o) {
+void run(const FrontierOptions& o) {
   for (const auto& path : {o.csv, o.svg}) check_output_file(path);
   OpenDevice device(o.device);
   auto* cpu = device.stream.cpu();
@@ -94,7 +94,7 @@ void run(const Options& o) {
 
 void add_frontier(Verb& app) {
   auto* verb = app.add_subcommand("frontier", "quality, size, latency and memory of every tier on this machine");
-  auto o = std::make_shared<Options>();
+  auto o = std::make_shared<FrontierOptions>();
   verb->add_option("MODEL", o->models, "a run, a family, or several model folders")->required();
   verb->add_option("--data", o->data, "measure quality too: a prepared dataset, or files of text");
   verb->add_option("--quality", o->quality,

@@ -27,7 +27,7 @@ namespace {
 namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
 
-struct Options {
+struct GenerateOptions {
   std::string model, tier = "full", draft, prompt, prompt_file, tokenizer, state_in, state_out;
   std::vector<std::int32_t> tokens;
   std::vector<std::string> stops;
@@ -40,7 +40,7 @@ struct Options {
 };
 
 // The folder's tokenizer, one named by the user, or raw bytes.
-std::unique_ptr<Tokenizer> find_tokenizer(const Options& o) {
+std::unique_ptr<Tokenizer> find_tokenizer(const GenerateOptions& o) {
   if (o.bytes) return make_byte_tokenizer();
   if (!o.tokenizer.empty()) return load_tokenizer(o.tokenizer);
   if (fs::exists(fs::path(o.model) / "tokenizer.json")) return load_tokenizer(o.model);
@@ -52,7 +52,7 @@ struct Prompt {
   std::vector<std::int32_t> tokens = {};
 };
 
-Prompt read_prompt(const Options& o, const ModelConfig& config, const Tokenizer* tokenizer) {
+Prompt read_prompt(const GenerateOptions& o, const ModelConfig& config, const Tokenizer* tokenizer) {
   if (!o.tokens.empty()) return {.tokens = o.tokens};
   Prompt prompt{.text = o.prompt};
   if (o.prompt_file == "-" || (o.prompt_file.empty() && !o.prompt_given && o.state_in.empty() && input_is_piped()))
@@ -89,7 +89,7 @@ class Writer {
   std::string text_;
 };
 
-void run(Options o) {
+void run(GenerateOptions o) {
   check_output_file(o.state_out);
   o.model = model_of_run(o.model).string();
   OpenDevice device(o.device);
@@ -200,7 +200,7 @@ void run(Options o) {
 
 void add_generate(Verb& app) {
   auto* verb = app.add_subcommand("generate", "continue a text");
-  auto o = std::make_shared<Options>();
+  auto o = std::make_shared<GenerateOptions>();
   verb->add_option("MODEL", o->model, "a model folder or a run")->required();
   auto* prompt =
       verb->add_option("-p,--prompt", o->prompt, "the text to continue (default: standard input when it is a pipe)");

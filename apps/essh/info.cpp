@@ -17,7 +17,7 @@ namespace essh::verbs {
 namespace {
 namespace fs = std::filesystem;
 
-struct Options {
+struct InfoOptions {
   std::string what;
   bool json = false;
 };
@@ -94,7 +94,7 @@ std::vector<Tier> tiers_to_show(const ModelConfig& config, const std::optional<F
   return tiers;
 }
 
-void info(const Options& o) {
+void info(const InfoOptions& o) {
   std::optional<FolderFacts> facts;
   if (fs::is_directory(o.what)) facts = facts_of(model_of_run(o.what));
   const auto config = facts ? read_config(facts->folder) : preset(o.what);
@@ -135,7 +135,7 @@ void info(const Options& o) {
 void add_info(Verb& app) {
   auto* verb = app.add_subcommand(
       "info", "tiers of a preset or a model: parameters, state, KV, FLOPs; of a folder also where it comes from");
-  auto o = std::make_shared<Options>();
+  auto o = std::make_shared<InfoOptions>();
   verb->add_option("MODEL", o->what,
                    fmt::format("a model folder, a run, or a preset: {}", fmt::join(preset_names(), ", ")))
       ->required();

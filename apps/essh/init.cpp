@@ -13,7 +13,7 @@
 namespace essh::verbs {
 namespace {
 
-struct Options {
+struct InitOptions {
   std::string preset;
   std::string out;
   std::uint64_t seed = 1;
@@ -24,7 +24,7 @@ struct Options {
   bool force = false;
 };
 
-void init(const Options& o) {
+void init(const InitOptions& o) {
   check_new_folder(o.out, o.force);
   auto config = preset(o.preset);
   if (o.vocabulary > 0) {
@@ -49,7 +49,7 @@ void init(const Options& o) {
 
 void add_init(Verb& app) {
   auto* verb = app.add_subcommand("init", "make a model folder with fitted initial weights");
-  auto o = std::make_shared<Options>();
+  auto o = std::make_shared<InitOptions>();
   verb->add_option("PRESET", o->preset, fmt::format("one of {}", fmt::join(preset_names(), ", ")))->required();
   verb->add_option("-o,--out", o->out, "the new model folder")->required();
   add_seed(*verb, o->seed, "of the random weights");

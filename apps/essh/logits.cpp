@@ -13,7 +13,7 @@
 namespace essh::verbs {
 namespace {
 
-struct Options {
+struct LogitsOptions {
   std::string model, tokens, out, tier = "full", path = "parallel";
   DeviceOptions device;
   bool force = false;
@@ -41,7 +41,7 @@ std::string npy_header(std::size_t rows, std::size_t cols) {
   return prefix + header;
 }
 
-void run(const Options& o) {
+void run(const LogitsOptions& o) {
   check_output_file(o.out);
   const auto folder = model_of_run(o.model);
   OpenDevice device(o.device);
@@ -66,7 +66,7 @@ void run(const Options& o) {
 
 void add_logits(Verb& app) {
   auto* verb = app.add_subcommand("logits", "logits of every position of a token sequence, as a NumPy file");
-  auto o = std::make_shared<Options>();
+  auto o = std::make_shared<LogitsOptions>();
   verb->add_option("MODEL", o->model, "a model folder or a run")->required();
   verb->add_option("--tokens", o->tokens, "a JSON array of token ids, or - for standard input")->required();
   verb->add_option("--out", o->out, "float32 [tokens, vocabulary] in .npy format")->required();

@@ -8,7 +8,7 @@
 namespace essh::verbs {
 namespace {
 
-struct Options {
+struct RefineOptions {
   std::string run;
   std::vector<std::string> settings;
   RunOptions options;
@@ -19,7 +19,7 @@ struct Options {
 
 void add_refine(Verb& app) {
   auto* verb = app.add_subcommand("refine", "shared refinement of a pretrained run; resumes by itself");
-  auto o = std::make_shared<Options>();
+  auto o = std::make_shared<RefineOptions>();
   verb->add_option("RUN", o->run, "a run folder whose pretraining has finished")->required();
   verb->add_option("--set", o->settings, "a setting of the recipe, e.g. refine.steps=200; may be repeated")
       ->allow_extra_args(false);

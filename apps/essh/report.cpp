@@ -10,11 +10,11 @@
 namespace essh::verbs {
 namespace {
 
-struct Options {
+struct ReportOptions {
   std::filesystem::path run, out;
 };
 
-void run(const Options& o) {
+void run(const ReportOptions& o) {
   if (!std::filesystem::is_directory(o.run))
     fail(ErrorKind::BadFile, "{}: no such folder; name the one that `essh train` wrote", o.run.string());
   const auto out = o.out.empty() ? o.run / kRunReport : o.out;
@@ -27,7 +27,7 @@ void run(const Options& o) {
 
 void add_report(Verb& app) {
   auto* verb = app.add_subcommand("report", "one HTML page of a run: losses, capacities, throughput, frontier");
-  auto o = std::make_shared<Options>();
+  auto o = std::make_shared<ReportOptions>();
   verb->add_option("RUN", o->run, "the folder of a training run")->required();
   verb->add_option("-o,--out", o->out, "the page (default: RUN/report.html)");
   verb->footer("Example: essh report runs/tiny -o report.html");

@@ -14,7 +14,7 @@ namespace essh::verbs {
 namespace {
 namespace fs = std::filesystem;
 
-struct Options {
+struct ServeOptions {
   std::string model, name, tier = "full", tokenizer, key_file, chat = "auto", frontier, max_body = "16MiB",
                            cache = "256MiB", states, state_quota = "1GiB";
   std::vector<std::string> keys, hosts;
@@ -26,7 +26,7 @@ struct Options {
   bool bytes = false, force = false, check = false, reduce_named = false;
 };
 
-std::unique_ptr<Tokenizer> find_tokenizer(const Options& o, const fs::path& folder) {
+std::unique_ptr<Tokenizer> find_tokenizer(const ServeOptions& o, const fs::path& folder) {
   if (o.bytes) return make_byte_tokenizer();
   if (!o.tokenizer.empty()) return load_tokenizer(o.tokenizer);
   if (!fs::exists(folder / "tokenizer.json"))
@@ -35,14 +35,14 @@ std::unique_ptr<Tokenizer> find_tokenizer(const Options& o, const fs::path& fold
 }
 
 // The name of a run or folder is the last component of its path.
-std::string name_of(const Options& o) {
+std::string name_of(const ServeOptions& o) {
   if (!o.name.empty()) return o.name;
   const auto path = fs::weakly_canonical(fs::absolute(o.model));
   return path.has_filename() ? path.filename().string() : path.parent_path().filename().string();
 }
 
 // --api-key, and the non-empty lines of --api-key-file.
-std::vector<std::string> read_keys(const Options& o) {
+std::vector<std::string> read_keys(const ServeOptions& o) {
   auto keys = o.keys;
   if (!o.key_file.empty()) {
     const auto text = read_text(o.key_file, 1 << 20);
@@ -66,7 +66,7 @@ bool is_loopback(const std::string& host) {
 }
 
 // Host names that a browser may use for this server. Beyond loopback any name is accepted unless some are given.
-std::vector<std::string> allowed_hosts(const Options& o) {
+std::vector<std::string> allowed_hosts(const ServeOptions& o) {
   if (o.hosts.empty() && !is_loopback(o.http.host)) return {};
   std::vector<std::string> hosts = {"localhost", "127.0.0.1", "[::1]", o.http.host};
   hosts.insert(hosts.end(), o.hosts.begin(), o.hosts.end());
@@ -76,7 +76,7 @@ std::vector<std::string> allowed_hosts(const Options& o) {
   return hosts;
 }
 
-void run(Options o) {
+void run(ServeOptions o) {
   if (!serve::can_serve()) {
     fail(ErrorKind::Unsupported,
          "serve: this build has no Boost 1.74 or later (libboost-dev); install it and build again");
@@ -141,7 +141,7 @@ void run(Options o) {
 
 void add_serve(Verb& app) {
   auto* verb = app.add_subcommand("serve", "answer requests over HTTP as the OpenAI API does, at any tier");
-  auto o = std::make_shared<Options>();
+  auto o = std::make_shared<ServeOptions>();
   verb->add_option("MODEL", o->model, "a model folder or a run")->required();
   verb->add_option("--host", o->http.host, "address to listen on; 0.0.0.0 for all")->capture_default_str();
   add_number(*verb, "--port", o->http.port, "0 takes a free one, which is printed", 0, 65535)->capture_default_str();

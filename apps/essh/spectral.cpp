@@ -21,7 +21,7 @@
 namespace essh::verbs {
 namespace {
 
-struct Options {
+struct SpectralOptions {
   std::int64_t length = 2048;
   int channels = 32;
   int modes = 8;
@@ -66,7 +66,7 @@ std::vector<double> real_errors(const RealPoleFits& fits, int modes) {
   return errors;
 }
 
-Facts measure(const Options& options) {
+Facts measure(const SpectralOptions& options) {
   const ModalInit init = parse_modal_init(options.init);
   Facts facts{hankel_filters(options.length, options.channels)};
   const ModalTable table = make_modal_table(init, options.channels, options.modes, options.seed, options.length);
@@ -94,7 +94,7 @@ Facts measure(const Options& options) {
   return facts;
 }
 
-Json to_json(const Options& options, const Facts& facts) {
+Json to_json(const SpectralOptions& options, const Facts& facts) {
   Json channels = Json::array();
   for (std::size_t k = 0; k < facts.channels.size(); ++k) {
     const ChannelFacts& channel = facts.channels[k];
@@ -124,7 +124,7 @@ Json to_json(const Options& options, const Facts& facts) {
   return json;
 }
 
-void print_table(const Options& options, const Facts& facts) {
+void print_table(const SpectralOptions& options, const Facts& facts) {
   fmt::print("Hankel filters of length {}, {} modes per channel, init {}\n\n", options.length, options.modes,
              options.init);
   fmt::print("{:>4}  {:>11}  {:>11}  {:>12}  {:>10}  {:>16}\n", "k", "sigma", "left over", "sign changes", "fit error",
@@ -190,7 +190,7 @@ plot::Panel draw_poles(const Facts& facts) {
   return panel;
 }
 
-plot::Figure draw(const Options& options, const Facts& facts) {
+plot::Figure draw(const SpectralOptions& options, const Facts& facts) {
   std::vector<double> index;
   std::vector<double> errors;
   for (std::size_t k = 0; k < facts.channels.size(); ++k) {
@@ -217,7 +217,7 @@ plot::Figure draw(const Options& options, const Facts& facts) {
           .panels = {std::move(decay), std::move(shapes), std::move(fits), draw_poles(facts)}};
 }
 
-void run(const Options& options) {
+void run(const SpectralOptions& options) {
   check_output_file(options.svg);
   const Facts facts = measure(options);
   if (!options.svg.empty()) write_durably(options.svg, plot::to_svg(draw(options, facts)));
@@ -232,7 +232,7 @@ void run(const Options& options) {
 
 void add_spectral(Verb& app) {
   auto* verb = app.add_subcommand("spectral", "spectral filters, the modes that start a model, and how well they fit");
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<SpectralOptions>();
   add_number(*verb, "--length", options->length, "filter length in tokens", kMinFilterLength, kMaxFilterLength)
       ->capture_default_str();
   add_number(*verb, "--channels", options->channels, "number of channels", 1, 1 << 16)->capture_default_str();

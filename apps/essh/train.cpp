@@ -14,7 +14,7 @@
 namespace essh::verbs {
 namespace {
 
-struct Options {
+struct TrainOptions {
   std::string recipe, named, out, data;
   std::vector<std::string> settings;
   RunOptions run;
@@ -22,7 +22,7 @@ struct Options {
   bool dry_run = false, print_recipe = false, json = false;
 };
 
-void print_estimate(const RunEstimate& e, const Options& o, const std::vector<RecipeDifference>& changes) {
+void print_estimate(const RunEstimate& e, const TrainOptions& o, const std::vector<RecipeDifference>& changes) {
   if (o.json) {
     Json changed = Json::object();
     for (const auto& [field, before, after] : changes) changed[field] = parse_json(after, field);
@@ -68,7 +68,7 @@ void print_estimate(const RunEstimate& e, const Options& o, const std::vector<Re
              format_count(e.peak_flops));
 }
 
-void run(const Options& o) {
+void run(const TrainOptions& o) {
   auto settings = o.settings;
   if (!o.data.empty()) settings.push_back("data.path=" + to_text(Json(o.data)));
   const auto recipe = load_recipe(o.recipe, settings, o.named);
@@ -92,7 +92,7 @@ void run(const Options& o) {
 
 void add_train(Verb& app) {
   auto* verb = app.add_subcommand("train", "capacity-mixed pretraining; resumes by itself");
-  auto o = std::make_shared<Options>();
+  auto o = std::make_shared<TrainOptions>();
   verb->add_option("RECIPE", o->recipe, fmt::format("a YAML file, or one of {}", fmt::join(recipe_names(), ", ")))
       ->required();
   verb->add_option("--recipe", o->named,

@@ -15,7 +15,7 @@
 namespace essh::verbs {
 namespace {
 
-struct Options {
+struct VerifyOptions {
   std::vector<std::string> models;
   std::string parent, tokenizer;
   std::vector<std::filesystem::path> data;
@@ -25,7 +25,7 @@ struct Options {
 };
 
 // The start of the held-out text, in shorter sequences if there is little; random tokens without text.
-VerifyInput input_of(const Options& o, const std::filesystem::path& parent) {
+VerifyInput input_of(const VerifyOptions& o, const std::filesystem::path& parent) {
   VerifyInput input{.length = o.length};
   if (o.data.empty()) return input;
   const auto text = EvaluationText::open(o.data, parent, o.tokenizer,
@@ -44,7 +44,7 @@ VerifyInput input_of(const Options& o, const std::filesystem::path& parent) {
   return input;
 }
 
-void run(const Options& o) {
+void run(const VerifyOptions& o) {
   OpenDevice device(o.device);
   if (o.parent.empty() && !o.data.empty())
     fail(ErrorKind::Usage, "verify: --data is what a model is compared with its --parent on; name the parent too");
@@ -78,7 +78,7 @@ void run(const Options& o) {
 
 void add_verify(Verb& app) {
   auto* verb = app.add_subcommand("verify", "files, hashes, shapes, finiteness; bitwise against the parent");
-  auto o = std::make_shared<Options>();
+  auto o = std::make_shared<VerifyOptions>();
   verb->add_option("MODEL", o->models, "model folders")->required();
   verb->add_option("--parent", o->parent, "the family or the run they were exported from");
   verb->add_option("--data", o->data,

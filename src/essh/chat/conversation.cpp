@@ -2,6 +2,7 @@
 
 #include <chrono>
 
+#include "essh/base/clock.h"
 #include "essh/text/stop_strings.h"
 
 namespace essh::chat {
@@ -10,10 +11,6 @@ namespace {
 using Clock = std::chrono::steady_clock;
 // Prompt tokens between two checks for a stop.
 constexpr std::size_t kPiece = 512;
-
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
 
 }  // namespace
 

@@ -11,13 +11,13 @@
 namespace essh {
 namespace {
 
-constexpr Index kAlignment = 256;
-constexpr Index kFewestRows = 256;
+constexpr Index kPartAlignment = 256;
+constexpr Index kFewestSlotRows = 256;
 // A strided copy on CUDA takes a stride below 2 GiB.
 constexpr Index kMostStride = Index{1} << 30;
 
 Index aligned(Index bytes) {
-  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
+  return (bytes + kPartAlignment - 1) / kPartAlignment * kPartAlignment;
 }
 
 // Different for every memory and copy that a state has had, in this process.
@@ -110,7 +110,7 @@ void SlotState::reserve(Index tokens) {
   }
   const Index wanted = position_ + tokens;
   if (!grows_ || wanted <= capacity_) return;
-  const Index room = static_cast<Index>(std::bit_ceil(static_cast<std::uint64_t>(std::max(wanted, kFewestRows))));
+  const Index room = static_cast<Index>(std::bit_ceil(static_cast<std::uint64_t>(std::max(wanted, kFewestSlotRows))));
   if (position_ == 0) return take_rows(room);
   SlotState larger(capacity, parts_, fixed_offsets_, 0, rewind_, stream_);
   larger.take_rows(room);

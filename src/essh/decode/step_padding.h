@@ -5,6 +5,7 @@
 #include <memory>
 #include <vector>
 
+#include "essh/decode/slot_state.h"
 #include "essh/decode/tier_model.h"
 
 namespace essh {

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "essh/base/clock.h"
 #include "essh/base/rng.h"
 #include "essh/kernels/clear.h"
 #include "essh/kernels/square_sum.h"
@@ -14,10 +15,6 @@
 namespace essh {
 namespace {
 using Clock = std::chrono::steady_clock;
-
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
 
 // Recurrent state is read and written; of a cache, the visible rows are read.
 double state_traffic(const ModelConfig& config, Format rows, bool coded_windows, Index depth) {

@@ -10,15 +10,12 @@
 #include <malloc.h>
 #endif
 
+#include "essh/base/clock.h"
 #include "essh/base/rng.h"
 
 namespace essh {
 namespace {
 using Clock = std::chrono::steady_clock;
-
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
 
 // The value below which `share` of the samples lie; sorts them.
 double quantile(std::vector<double>& samples, double share) {

@@ -11,7 +11,7 @@
 namespace essh {
 namespace {
 
-constexpr Index kPassTokens = 8192;
+constexpr Index kSweepPassTokens = 8192;
 
 // Sums of the losses of some windows, by the bin of their position.
 std::vector<double> losses_of(Engine& engine, const Tier& tier, const std::vector<std::vector<TokenId>>& windows,
@@ -77,7 +77,7 @@ LengthReport measure_lengths(Engine& engine, const EvaluationText& text, const L
     const auto length = options.lengths[l], windows = count_windows(text, length, options.windows);
     const auto bins = std::min(options.bins, length);
     std::vector<std::vector<double>> sums(options.tiers.size(), std::vector<double>(static_cast<std::size_t>(bins)));
-    const auto batch = std::max<Index>(1, kPassTokens / length);
+    const auto batch = std::max<Index>(1, kSweepPassTokens / length);
     for (Index first = 0; first < windows; first += batch) {
       std::vector<std::vector<TokenId>> tokens;
       for (Index w = first; w < std::min(first + batch, windows); ++w) {

@@ -15,7 +15,7 @@
 namespace essh {
 namespace {
 
-constexpr std::size_t kPassTokens = 8192;
+constexpr std::size_t kNeedlePassTokens = 8192;
 constexpr const char* kSentence = " The secret key is";
 
 struct KeyPair {
@@ -159,7 +159,7 @@ NiahReport measure_niah(Engine& engine, const Tokenizer& tokenizer, std::span<co
                                                          std::vector<std::vector<NiahTrial>>(options.lengths.size()));
   for (std::size_t l = 0; l < options.lengths.size(); ++l) {
     const auto length = options.lengths[l];
-    const auto batch = std::max<Index>(1, static_cast<Index>(kPassTokens) / length);
+    const auto batch = std::max<Index>(1, static_cast<Index>(kNeedlePassTokens) / length);
     for (Index first = 0; first < options.pairs * depths; first += batch) {
       const auto end = std::min(first + batch, options.pairs * depths);
       std::vector<EncodedItem> items;

@@ -13,7 +13,7 @@ namespace essh {
 namespace {
 
 // Tokens of one pass: enough for full matrix products, with little memory.
-constexpr Index kPassTokens = 4096;
+constexpr Index kPerplexityPassTokens = 4096;
 
 // Tokens from the start of one window to the start of the next.
 Index stride_of(const PerplexityOptions& options) {
@@ -166,7 +166,7 @@ PerplexityReport measure_perplexity(Engine& engine, const EvaluationText& text, 
     report.tokens = report.windows * options.context;
     report.left_out = text.tokens() - report.windows * stride_of(options) - (options.disjoint ? 0 : 1);
   }
-  const Index batch = options.batch > 0 ? options.batch : std::max<Index>(1, kPassTokens / options.context);
+  const Index batch = options.batch > 0 ? options.batch : std::max<Index>(1, kPerplexityPassTokens / options.context);
 
   const auto key = options.journal == nullptr ? "" : journal_key(engine, text, options);
   if (options.journal != nullptr) options.journal->announce(key);

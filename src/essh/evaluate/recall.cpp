@@ -12,7 +12,7 @@ namespace essh {
 namespace {
 
 // Tokens of one pass: enough for full matrix products, with little memory.
-constexpr Index kPassTokens = 8192;
+constexpr Index kRecallPassTokens = 8192;
 
 // Sums over questions and sequences; counts are exact as doubles.
 struct Answers {
@@ -80,7 +80,7 @@ RecallReport measure_recall(Engine& engine, const SyntheticTask& task, const Rec
                       .chance = task.chance()};
   std::vector<Answers> answers(options.tiers.size());
   Outputs outputs;
-  const Index batch_rows = std::max<Index>(1, kPassTokens / sequences.length());
+  const Index batch_rows = std::max<Index>(1, kRecallPassTokens / sequences.length());
   const auto key = fmt::format("recall {} precision {} task {} seed {}", engine.model().hash(),
                                static_cast<int>(engine.precision()), task.fingerprint(), options.seed);
   if (options.journal != nullptr) options.journal->announce(key);

@@ -7,9 +7,9 @@ namespace essh {
 namespace {
 namespace fs = std::filesystem;
 
-constexpr std::uint64_t kJournalBytes = std::uint64_t{1} << 32;
+constexpr std::uint64_t kScoreJournalBytes = std::uint64_t{1} << 32;
 
-struct Line {
+struct ScoreLine {
   std::string key;
   std::int64_t item = 0;
   std::vector<double> log_likelihood;
@@ -17,7 +17,7 @@ struct Line {
 };
 
 template <class Visitor>
-void fields(Visitor& visit, Line& line) {
+void fields(Visitor& visit, ScoreLine& line) {
   visit("key", line.key, Field{.required = true});
   visit("item", line.item, Field{.min = 0, .required = true});
   visit("log_likelihood", line.log_likelihood, Field{.required = true});
@@ -29,11 +29,11 @@ void fields(Visitor& visit, Line& line) {
 ScoreJournal::ScoreJournal(const fs::path& path) : path_(path), lock_(path.string() + ".lock") {
   std::size_t kept = 0;
   if (fs::exists(path)) {
-    const auto text = read_text(path, kJournalBytes);
+    const auto text = read_text(path, kScoreJournalBytes);
     std::size_t number = 1;
     for (auto end = text.find('\n'); end != std::string::npos; end = text.find('\n', kept), ++number) {
       const auto place = fmt::format("{}: line {}", path.string(), number);
-      Line line;
+      ScoreLine line;
       read_fields(line, parse_json(std::string_view(text).substr(kept, end - kept), place), place, UnknownKeys::Ignore);
       if (line.greedy.size() != line.log_likelihood.size())
         fail(ErrorKind::BadFile, "{}: log_likelihood and greedy differ in length", place);

@@ -17,7 +17,7 @@ namespace essh {
 namespace {
 
 // Tokens and sequences of one pass: enough for full matrix products, few enough for little state memory.
-constexpr std::size_t kPassTokens = 8192, kPassRequests = 256;
+constexpr std::size_t kTaskPassTokens = 8192, kPassRequests = 256;
 
 // Index of the largest value; of equal ones, the first.
 std::size_t argmax(std::span<const double> values) {
@@ -110,7 +110,7 @@ class RunningTask {
   void run(const Done& done) {
     for (std::size_t first = 0; first < items_.size();) {
       std::size_t end = first, tokens = 0, requests = 0;
-      while (end < items_.size() && (end == first || (tokens < kPassTokens && requests < kPassRequests))) {
+      while (end < items_.size() && (end == first || (tokens < kTaskPassTokens && requests < kPassRequests))) {
         tokens += pass_tokens(items_[end]);
         requests += items_[end].size();
         ++end;

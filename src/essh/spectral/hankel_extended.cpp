@@ -84,19 +84,20 @@ void subtract(std::span<Extended> y, Extended factor, std::span<const Extended> 
 
 // Filter k crosses zero k - 1 times over about twelve units of log x, so more filters need closer nodes than in double.
 // With 400 and with 1200 nodes the eigenvalues of the first 64 agree to 5e-15.
-constexpr int kNodes = 400;
-constexpr double kSmallestNode = 1e-9;
-constexpr double kLargestNode = 60.0;
+constexpr int kExtendedNodes = 400;
+constexpr double kSmallestExtendedNode = 1e-9;
+constexpr double kLargestExtendedNode = 60.0;
 
 // Columns of the factor M of hankel.cpp, Z = M M^T. A node or a weight may be perturbed as long as the powers belong to
 // the perturbed node: the matrix keeps its structure, and with it the small eigenvectors. So only the powers need
 // more than double.
 std::vector<Row> gram_columns(std::int64_t length) {
-  const double first = std::log(kSmallestNode), step = (std::log(kLargestNode) - first) / (kNodes - 1);
+  const double first = std::log(kSmallestExtendedNode),
+               step = (std::log(kLargestExtendedNode) - first) / (kExtendedNodes - 1);
   std::vector<Row> columns;
-  for (int node = 0; node < kNodes; ++node) {
+  for (int node = 0; node < kExtendedNodes; ++node) {
     const double x = std::exp(first + step * node);
-    const double trapezoid = (node == 0 || node == kNodes - 1) ? 0.5 * step : step;
+    const double trapezoid = (node == 0 || node == kExtendedNodes - 1) ? 0.5 * step : step;
     // The smaller of lambda and 1 - lambda is a double, the other is its exact complement.
     const bool slow = x < 0.5;
     const Extended lambda = slow ? Extended(1) - Extended(-std::expm1(-x)) : Extended(std::exp(-x));

@@ -32,7 +32,7 @@ constexpr std::array<TokenId, 128> ascii_tokens() {
   }
   return table;
 }
-constexpr auto kAscii = ascii_tokens();
+constexpr auto kAsciiTokens = ascii_tokens();
 
 Json replacement(std::string_view regex, std::string_view content) {
   return {{"type", "Replace"}, {"pattern", {{"Regex", regex}}}, {"content", content}};
@@ -88,7 +88,7 @@ void NucleotideTokenizer::encode(std::string_view text, std::vector<TokenId>& id
     const auto byte = static_cast<std::uint8_t>(text[at]);
     TokenId id = kUnknown;
     if (byte < 128) {
-      id = kAscii[byte];
+      id = kAsciiTokens[byte];
       ++at;
     } else {
       const Utf8Char found = utf8_char(text, at);

@@ -25,7 +25,7 @@ __global__ void make_tables(Modes<const float> modes, float2* turns, float* gamm
 }
 
 template <class S>
-struct IncrementShared {
+struct ChunkIncrementShared {
   Gates<S> gates;
   Factor<S> w;
   alignas(16) typename S::Value v[kTokens * S::kValueStride];
@@ -41,7 +41,7 @@ template <class S, class T>
 __global__ void __launch_bounds__(kTileThreads)
     chunk_increments(SelectiveScanForward<T> op, ScanTables tables, Matrix<float> increments, float* through) {
   extern __shared__ __align__(16) unsigned char raw[];
-  auto& s = *reinterpret_cast<IncrementShared<S>*>(raw);
+  auto& s = *reinterpret_cast<ChunkIncrementShared<S>*>(raw);
   const int channel = blockIdx.x, chunk = blockIdx.y, sequence = blockIdx.z, count = tokens_of(op, chunk);
   const int modes = static_cast<int>(op.modes.decay.cols), width = static_cast<int>(op.width);
   const Index first = sequence * op.length + Index{chunk} * kTokens, row = Index{sequence} * gridDim.y + chunk;
@@ -343,8 +343,8 @@ void run(cuda::Stream& stream, const SelectiveScanForward<T>& op) {
     scan(
         stream, op, op.boundary,
         [&](dim3 grid, const ScanTables& tables, const Matrix<float>& states, float* through) {
-          launch(stream, "scan_increments", {grid, kTileThreads, sizeof(IncrementShared<S>)}, chunk_increments<S, T>,
-                 op, tables, states, through);
+          launch(stream, "scan_increments", {grid, kTileThreads, sizeof(ChunkIncrementShared<S>)},
+                 chunk_increments<S, T>, op, tables, states, through);
         },
         [&](dim3 grid, const ScanTables& tables, const Matrix<float>& states) {
           launch(stream, "scan_outputs", {grid, kTileThreads, sizeof(OutputShared<S>)}, chunk_outputs<S, T>, op, tables,
