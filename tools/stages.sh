@@ -105,8 +105,6 @@ build_preset() {
     export CUDACXX
   fi
   if command -v ccache >/dev/null; then options+=(-DCMAKE_CXX_COMPILER_LAUNCHER=ccache -DCMAKE_CUDA_COMPILER_LAUNCHER=ccache); fi
-  # Several tests per source: CI builds from scratch, so that incremental builds do not matter.
-  if [ "${CI:-}" = true ]; then options+=(-DESSH_UNITY=ON); fi
   if ! cmake --preset "$preset" "${options[@]}" >"$log" 2>&1; then
     cat "$log" >&2
     return 1
