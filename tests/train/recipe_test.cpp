@@ -170,7 +170,8 @@ TEST(Recipe, ConfigFollowsTheRecipe) {
 }
 
 TEST(Stage, RefinementDrawsOneBudgetAStepOrShufflesTheTiers) {
-  const auto drawn = [](const std::vector<std::string>& settings, Index step) {
+  const auto drawn = [](std::vector<std::string> settings, Index step) {
+    settings.insert(settings.begin(), {"refine.sampling=step", "refine.smallest_share=0"});
     const auto recipe = load_recipe("tiny", settings);
     return make_refinement(recipe, recipe_config(recipe, 256, 0))->budgets(step, 0, 20);
   };

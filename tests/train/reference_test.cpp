@@ -82,7 +82,10 @@ TEST_F(TrainerTest, RefinementFollowsTheReferenceInDouble) {
   const std::vector<std::string> distilled = {"refine.label=0.25", "refine.kl=1", "refine.tv=0",
                                               "refine.decay=matrices"};
   for (const double teacher : {1.0, 0.5}) {
-    std::vector<std::string> settings = {"refine.steps=10", "refine.rate=2e-3",
+    std::vector<std::string> settings = {"refine.steps=10",
+                                         "refine.rate=2e-3",
+                                         "refine.sampling=step",
+                                         "refine.smallest_share=0",
                                          fmt::format("refine.teacher_budget={}", teacher),
                                          "refine.budgets=[0.0625, 0.125, 0.25]"};
     if (teacher < 1) settings.insert(settings.end(), distilled.begin(), distilled.end());
