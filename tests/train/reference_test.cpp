@@ -84,6 +84,8 @@ TEST_F(TrainerTest, RefinementFollowsTheReferenceInDouble) {
   for (const double teacher : {1.0, 0.5}) {
     std::vector<std::string> settings = {"refine.steps=10",
                                          "refine.rate=2e-3",
+                                         "refine.decay=all",
+                                         "refine.tv=5",
                                          "refine.sampling=step",
                                          "refine.smallest_share=0",
                                          fmt::format("refine.teacher_budget={}", teacher),
