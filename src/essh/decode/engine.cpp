@@ -126,8 +126,8 @@ class Engine::Typed : public Impl {
     draws_.clear();
     meanwhile_ = &meanwhile;
     if (stream_.device() == Device::Cpu) launched();
-    if (is_step(chunks))
-      run_step(chunks, outputs);
+    if (only_draws(chunks))
+      draw_all(chunks, outputs);
     else
       run_passes(chunks, outputs);
     launched();
@@ -146,24 +146,19 @@ class Engine::Typed : public Impl {
     std::uint64_t run = 0;  // the last one with a chunk of it
   };
 
-  // The usual step of many texts, which needs no search for passes: single tokens of one tier whose next tokens alone
-  // are wanted.
-  bool is_step(std::span<const Chunk> chunks) const {
+  // The usual step of many texts, which needs no search for passes: the most likely next tokens of one tier.
+  bool only_draws(std::span<const Chunk> chunks) const {
     return !chunks.empty() && std::ssize(chunks) <= kPassRows &&
            std::ranges::all_of(chunks, [&, model = entry(chunks[0].slot).model](const Chunk& chunk) {
-             return is_single(chunk) && entry(chunk.slot).model == model &&
-                    (takes_likeliest(chunk) || draws_here(chunk));
+             return is_single(chunk) && takes_likeliest(chunk) && entry(chunk.slot).model == model;
            });
   }
-  void run_step(std::span<const Chunk> chunks, Outputs& outputs) {
-    auto& model = *entry(chunks[0].slot).model;
+  void draw_all(std::span<const Chunk> chunks, Outputs& outputs) {
     shared_ = nullptr;
-    drawn_tiers_.clear();
-    if (std::ranges::all_of(chunks, takes_likeliest)) drawn_tiers_.insert(&model);
     outputs.entries.assign(chunks.size(), {});
     std::vector<PassPiece> pieces;
     for (std::size_t i = 0; i < chunks.size(); ++i) cut(chunks[i], i, pieces);
-    run_pass(model, chunks, pieces, outputs);
+    draw_pass(*entry(chunks[0].slot).model, chunks, pieces, outputs);
   }
 
   void run_passes(std::span<const Chunk> chunks, Outputs& outputs) {

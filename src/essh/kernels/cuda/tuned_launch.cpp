@@ -48,33 +48,6 @@ class WithoutProfile {
   Profile* profile_;
 };
 
-// Memory larger than the L2 cache; empty if there is no room. Reading it evicts what the previous trial left in the
-// cache: in a model, other kernels run in between.
-class CacheFiller {
- public:
-  CacheFiller() {
-    int device = 0, cache = 0;
-    check(cudaGetDevice(&device), "cudaGetDevice");
-    check(cudaDeviceGetAttribute(&cache, cudaDevAttrL2CacheSize, device), "size of the L2 cache");
-    rows_ = 2 * Index{cache} / kRow + 1;
-    memory_ = try_allocate(static_cast<std::size_t>(rows_ * kRow), "trials of launches");
-  }
-  ~CacheFiller() { release(memory_); }
-  CacheFiller(const CacheFiller&) = delete;
-  CacheFiller& operator=(const CacheFiller&) = delete;
-
-  bool empty() const { return memory_ == nullptr; }
-  void fill(Stream& stream) const {
-    const Written all[] = {{memory_, rows_, kRow, kRow}};
-    fingerprint(stream, all);
-  }
-
- private:
-  static constexpr Index kRow = 4096;
-  void* memory_ = nullptr;
-  Index rows_ = 0;
-};
-
 bool is_recording(const Stream& stream) {
   cudaStreamCaptureStatus status{};
   check(cudaStreamIsCapturing(stream.handle(), &status), "cudaStreamIsCapturing");
@@ -90,12 +63,9 @@ Index tuned_parameter(Stream& stream, const char* kernel, std::span<const Index>
   const auto name = fmt::format("{} {}", kernel, fmt::join(sizes, "x"));
   if (const auto stored = stored_choice(stream.choices(), name, candidates)) return *stored;
   if (is_recording(stream)) return candidates[0];
-  const CacheFiller cache;
-  if (cache.empty()) return candidates[0];
   const WithoutProfile unprofiled(stream);
   Stopwatch stopwatch(stream);
   return tuned_choice(stream.choices(), name, candidates, [&](Index candidate) {
-    cache.fill(stream);
     stopwatch.start();
     launch(candidate);
     const double time = stopwatch.milliseconds();
