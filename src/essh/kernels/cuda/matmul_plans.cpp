@@ -66,11 +66,14 @@ bool is_tuned(const Matmul& p) {
   return !p.columns_vary || p.columns > MatmulPlans::kUntunedColumns;
 }
 
+// The most columns of the products that share an algorithm with this one.
+Index most_columns(const Matmul& p) {
+  return static_cast<Index>(std::bit_ceil(static_cast<std::uint64_t>(p.columns)));
+}
+
 // Products of one name use one algorithm where they can.
 std::string shape_name(const Matmul& p) {
-  const bool ranged = p.columns_vary && is_tuned(p);
-  const auto columns =
-      ranged ? fmt::format("<={}", std::bit_ceil(static_cast<std::uint64_t>(p.columns))) : fmt::format("{}", p.columns);
+  const auto columns = p.columns_vary ? fmt::format("<={}", most_columns(p)) : fmt::format("{}", p.columns);
   return fmt::format("matmul {}{} {}{} {}x{}x{} {} a{}", p.input == MatmulType::BFloat16 ? "b" : "f",
                      p.output == MatmulType::BFloat16 ? "b" : "f", p.left.turned ? "t" : "n",
                      p.right.turned ? "t" : "n", p.rows, columns, p.inner, p.beta != 0 ? "add" : "set", alignment(p));
@@ -208,6 +211,15 @@ void MatmulPlans::choose(const Matmul& p, Plan& plan) {
       return;
   }
 
+  // The suggestion must not depend on which of the products came first.
+  if (!is_tuned(p) && known == choices.end() && p.columns < most_columns(p) && !p.right.turned) {
+    auto largest = p;
+    largest.columns = most_columns(p);
+    Plan suggested(largest);
+    choose(largest, suggested);
+    return choose(p, plan);
+  }
+
   cublasLtMatmulPreference_t preference = nullptr;
   check_blas(blas().preference_create(&preference), "preference");
   const auto prefer = [&](cublasLtMatmulPreferenceAttributes_t attribute, auto value) {
@@ -225,8 +237,11 @@ void MatmulPlans::choose(const Matmul& p, Plan& plan) {
   check_blas(status, "choice of an algorithm");
   if (count == 0) fail(ErrorKind::Unsupported, "cuBLASLt has no algorithm for {}", name);
   plan.algorithm = candidates[0].algo;
-  if (!is_tuned(p)) choices[name] = hexadecimal(plan.algorithm);
-  if (!is_tuned(p) || (p.columns_vary && known != choices.end())) return;
+  if (p.columns_vary && known != choices.end()) return;
+  if (!is_tuned(p)) {
+    choices[name] = hexadecimal(plan.algorithm);
+    return;
+  }
   cudaStreamCaptureStatus capturing{};
   check(cudaStreamIsCapturing(stream_.handle(), &capturing), "cudaStreamIsCapturing");
   if (capturing != cudaStreamCaptureStatusNone) return;

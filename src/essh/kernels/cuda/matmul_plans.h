@@ -34,9 +34,10 @@ struct Matmul {
 // saved choices restores the bits. A shape includes the alignment of strides and addresses, not their values: a slice
 // of a weight and its copy use the same algorithm.
 //
-// If the columns vary, autotuning every number of them would take longer than the products. Few columns take the
-// library's first suggestion. Beyond kUntunedColumns, the algorithm tuned for one number of columns serves all up to
-// the next power of two, except those that it cannot compute: they take the first suggestion.
+// If the columns vary, autotuning every number of them would take longer than the products, and every other algorithm
+// is a kernel to load. All numbers of columns up to a power of two, and above half of it, share one algorithm: the one
+// tuned for the first of them, or up to kUntunedColumns the library's first suggestion for the largest. Products that
+// it cannot compute take the first suggestion for themselves.
 class MatmulPlans {
  public:
   static constexpr Index kUntunedColumns = 512;
