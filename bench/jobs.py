@@ -9,7 +9,8 @@ import time
 
 
 class Jobs:
-    """Runs commands, `limit` at a time, until a deadline. Keeps the wall time and peak memory of each run."""
+    """Runs commands, `limit` at a time, until a deadline. Keeps the wall time and peak memory of each run, except of commands that the
+    deadline interrupted."""
 
     def __init__(self, limit, deadline):
         self.limit, self.deadline = limit, deadline
@@ -46,8 +47,11 @@ class Jobs:
         if output:
             os.replace(f"{output}.part", output)
         else:
-            cost = {"seconds": round(time.monotonic() - started, 1), "peak_memory_mib": usage.ru_maxrss // 1024}
-            (run.folder / "cost.json").write_text(json.dumps(cost))
+            file = run.folder / "cost.json"  # of all its commands
+            before = json.loads(file.read_text()) if file.exists() else {"seconds": 0, "peak_memory_mib": 0}
+            cost = {"seconds": round(before["seconds"] + time.monotonic() - started, 1),
+                    "peak_memory_mib": max(before["peak_memory_mib"], usage.ru_maxrss // 1024)}
+            file.write_text(json.dumps(cost))
         return run
 
     def stop(self):

@@ -63,13 +63,16 @@ class Sharing(unittest.TestCase):
         costs = [facts["essh", "family", tier]["perplexity"] / facts["essh", "alone", tier]["perplexity"] - 1 for tier in ("T1", "T10")]
         self.assertIn("| essh | cost of sharing | " + " | ".join(f"{100 * cost:+.1f} %" for cost in costs) + " |", made.stdout.splitlines())
         self.assertIn("| paper | cost of sharing | - | - |", made.stdout.splitlines())
+        self.assertRegex(made.stdout, r"(?m)^essh: \d+ s for a family, \d+ at a time$")
+        costs = [json.loads((self.folder / "runs" / f"essh-family-seed{seed}" / "cost.json").read_text()) for seed in (1, 2)]
+        self.assertAlmostEqual(facts["essh", "family", "T1"]["seconds"], sum(cost["seconds"] for cost in costs) / 2)
         xml.etree.ElementTree.parse(self.folder / "plot.svg")
 
         # As many steps alone as in the family altogether; the settings of the recipe by name.
         family, alone, dense, paper = (self.recipe(run) for run in ("essh-family-seed1", "essh-T1-seed1", "essh-T10-seed1", "paper-family-seed1"))
         self.assertEqual([run["optimizer.algorithm"] for run in (family, alone, dense, paper)], ["muon", "muon", "muon", "adamw"])
         self.assertEqual([run["optimizer.rate"] for run in (family, alone, dense, paper)], [5e-3, 5e-3, 5e-3, 1e-3])
-        self.assertEqual((family["run.steps"], family["refine.steps"], alone["run.steps"], dense["run.steps"]), (8, 5, 13, 13))
+        self.assertEqual((family["run.steps"], family["refine.steps"], alone["run.steps"], dense["run.steps"]), (10, 1, 11, 11))
         self.assertEqual((paper["run.steps"], paper["refine.steps"]), (16, 1))
         self.assertEqual((alone["model.tier"], dense["elastic.sampling"], family["elastic.sampling"]), ("T1", "dense", "fixed"))
 
