@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 
 #include "essh/store/model_folder.h"
+#include "essh/train/run.h"
 #include "tests/train/reference_trainer.h"
 #include "tests/train/trainer_fixture.h"
 
@@ -109,6 +110,77 @@ TEST_F(TrainerTest, RefinementFollowsTheReferenceInDouble) {
     exact.losses = reference.validate();
     EXPECT_LT(exact.reports.back().full_loss, exact.reports.front().full_loss - 0.2) << "it learns";
     expect_close(single, exact, "refinement", kTotalVariation);
+  }
+}
+
+TEST_F(TrainerTest, RefinementWithKeptMomentsFollowsTheReference) {
+  for (const char* algorithm : {"optimizer.algorithm=adamw", "optimizer.algorithm=muon"}) {
+    Setup setup(recipe({algorithm, "run.steps=6", "elastic.ordering_period=0", "optimizer.schedule=constant",
+                        "refine.steps=8", "refine.rate=0", "refine.warmup=0", "refine.decay=matrices",
+                        "refine.moments=kept", "refine.sampling=step", "refine.smallest_share=0"}),
+                2);
+    const auto before = setup.trainer();
+    ReferenceTrainer exact_before(make_pretraining(setup.recipe, setup.config)->settings, setup.recipe, setup.config,
+                                  setup.data);
+    while (!before->finished()) {
+      before->step();
+      exact_before.pretraining_step();
+    }
+    const auto end = before->snapshot();
+    const auto refinement = [&] {
+      auto made = std::make_unique<Trainer<float>>(make_refinement(setup.recipe, setup.config), setup.recipe,
+                                                   setup.config, setup.data, setup.stream, *setup.alone);
+      made->start(before->parameters());
+      return made;
+    };
+    const auto trainer = refinement();
+    ASSERT_TRUE(trainer->inherits());
+    trainer->inherit(end);
+    ReferenceTrainer reference(make_refinement(setup.recipe, setup.config)->settings, setup.recipe, setup.config,
+                               setup.data);
+    reference.inherit(exact_before);
+    Curve single, exact;
+    std::optional<Snapshot> middle;
+    while (!trainer->finished()) {
+      single.reports.push_back(trainer->step());
+      exact.reports.push_back(reference.refinement_step(single.reports.back().micro_batches.begin()->first));
+      if (trainer->step_count() == 3) middle = trainer->snapshot();
+    }
+    single.losses = trainer->validate();
+    exact.losses = reference.validate();
+    expect_close(single, exact, algorithm, kTotalVariation);
+
+    // The age of the moments is not in a checkpoint.
+    const auto resumed = refinement();
+    resumed->resume(*middle);
+    while (!resumed->finished()) resumed->step();
+    EXPECT_TRUE(same_bits(resumed->snapshot().weights, trainer->snapshot().weights)) << algorithm;
+
+    auto early = end;
+    --early.step;
+    EXPECT_THROW(refinement()->inherit(early), Error);
+  }
+}
+
+TEST_F(TrainerTest, MomentsAreKeptFromTheLastCheckpoint) {
+  const auto settings = recipe({"run.steps=6", "refine.steps=4", "refine.moments=kept"});
+  auto stream = cpu_stream(2);
+  run_training(settings, folder / "run", stream);
+  fs::copy(folder / "run", folder / "pieces", fs::copy_options::recursive);
+  fs::copy(folder / "run", folder / "bare", fs::copy_options::recursive);
+  run_refinement(folder / "run", {}, stream);
+  run_refinement(folder / "bare", {"refine.moments=fresh"}, stream);
+  EXPECT_NE(model_hash(folder / "run" / "refined"), model_hash(folder / "bare" / "refined"));
+  EXPECT_THROW(run_refinement(folder / "pieces", {}, stream, {.stop_after = 2}), Error);
+  // What is needed lies in the checkpoints of refinement now.
+  fs::remove_all(folder / "pieces" / "checkpoints");
+  run_refinement(folder / "pieces", {}, stream);
+  EXPECT_EQ(model_hash(folder / "run" / "refined"), model_hash(folder / "pieces" / "refined"));
+  try {
+    run_refinement(folder / "pieces", {}, stream, {.restart = true});
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("refine.moments=fresh"), std::string::npos) << error.what();
   }
 }
 

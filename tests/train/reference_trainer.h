@@ -37,6 +37,14 @@ class ReferenceTrainer {
     if (parent) std::copy_n(parent->data(), parent->layout().size(), parent_.emplace(config).data());
   }
 
+  // Weights and moments of another stage.
+  void inherit(const ReferenceTrainer& before) {
+    for (const auto& [from, to] :
+         {std::pair(&before.weights_, &weights_), {&before.first_, &first_}, {&before.second_, &second_}})
+      std::copy_n(from->data(), from->layout().size(), to->data());
+    inherited_ = before.step_;
+  }
+
   StepReport pretraining_step() {
     const auto& e = recipe_.elastic;
     begin_step(recipe_.run.batch);
@@ -138,8 +146,8 @@ class ReferenceTrainer {
       for (std::size_t i = 0; i < w.size(); ++i) {
         m[i] = o.beta1 * m[i] + (1 - o.beta1) * clip * g[i];
         v[i] = o.beta2 * v[i] + (1 - o.beta2) * clip * clip * g[i] * g[i];
-        const double mean = m[i] / (1 - std::pow(o.beta1, static_cast<double>(step_))),
-                     square = v[i] / (1 - std::pow(o.beta2, static_cast<double>(step_)));
+        const auto age = static_cast<double>(inherited_ + step_);
+        const double mean = m[i] / (1 - std::pow(o.beta1, age)), square = v[i] / (1 - std::pow(o.beta2, age));
         w[i] -= rate * (mean / (std::sqrt(square) + o.eps) + (decays ? o.weight_decay : 0) * w[i]);
       }
     }
@@ -292,7 +300,7 @@ class ReferenceTrainer {
   std::unique_ptr<Sequences> sequences_;
   Stream stream_ = cpu_stream(1);
   Arena arena_{Device::Cpu};
-  Index step_ = 0, position_ = 0;
+  Index step_ = 0, position_ = 0, inherited_ = 0;
   StepReport report_;
   double scale_ = 1;  // weight of one token's loss
 };

@@ -128,6 +128,7 @@ void check(const Recipe& r, const std::string& place) {
   one_of(r.run.precision, place + ": run.precision", {"auto", "bf16", "float32"});
   one_of(r.refine.sampling, place + ": refine.sampling", {"step", "shuffle"});
   one_of(r.refine.decay, place + ": refine.decay", {"all", "matrices"});
+  one_of(r.refine.moments, place + ": refine.moments", {"fresh", "kept"});
   parse_modal_init(r.model.modes);
   if (!r.data.task.empty() && !r.data.path.empty())
     fail(ErrorKind::BadFile, "{}: data.path and data.task exclude each other", place);

@@ -101,6 +101,7 @@ struct RefineRecipe {
   double rate = 6e-5;
   double warmup = 0.05;
   std::string decay = "all";
+  std::string moments = "fresh";
   double label = 1;
   double kl = 0;
   double tv = 5;
@@ -262,6 +263,8 @@ void fields(Visitor& visit, RefineRecipe& r) {
   visit("warmup", r.warmup, Field{.help = "share of the steps in which the rate rises", .min = 0, .max = 1});
   visit("decay", r.decay,
         Field{.help = "weight decay on all two-dimensional tensors: all; or as in pretraining: matrices"});
+  visit("moments", r.moments,
+        Field{.help = "the optimizer's states at the beginning: fresh, or kept from the end of pretraining"});
   visit("label", r.label, Field{.help = "weight of the label loss of slices", .min = 0, .max = 1000});
   visit("kl", r.kl, Field{.help = "weight of the divergence from full capacity", .min = 0, .max = 1000});
   visit("tv", r.tv, Field{.help = "weight of the total variation from full capacity", .min = 0, .max = 1000});

@@ -232,6 +232,17 @@ bool resume(Trainer<T>& trainer, Ranks& ranks, Keeper* keeper) {
   return true;
 }
 
+// The newest checkpoint of pretraining.
+Snapshot end_of_pretraining(const fs::path& run) {
+  auto found = Checkpoints(run / kPretrainingFiles.checkpoints, 1).newest();
+  if (!found)
+    fail(ErrorKind::Usage,
+         "{}: refine.moments=kept goes on with the last checkpoint of pretraining, and there is none; refine with "
+         "--set refine.moments=fresh",
+         (run / kPretrainingFiles.checkpoints).string());
+  return std::move(*found);
+}
+
 // The loop that both stages share; it ends when the trainer has finished or was told to stop. Returns why the last
 // checkpoint could not be written, or nothing.
 template <class T>
@@ -243,6 +254,7 @@ std::string run_stage(Trainer<T>& trainer, const RunIdentity& identity, const fs
   Keeper* const kept = keeper ? &*keeper : nullptr;
   if (!resume(trainer, ranks, kept)) {
     if (kept) kept->require_fresh();
+    if (trainer.inherits()) trainer.inherit(kept ? end_of_pretraining(run) : Snapshot());
     if (const Index tokens = trainer.calibrate(); tokens > 0)
       log::info("ordered the feed-forward units by their importance over {} tokens",
                 format_count(static_cast<double>(tokens)));

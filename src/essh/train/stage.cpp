@@ -58,7 +58,10 @@ class Refinement final : public Stage {
                {.peak = recipe.refine.rate > 0 ? recipe.refine.rate : recipe.optimizer.rate,
                 .warmup = recipe.refine.warmup,
                 .steps = recipe.refine.steps},
-               recipe.refine.decay == "all" ? DecayGroups::Refinement : DecayGroups::Pretraining}),
+               recipe.refine.decay == "all" ? DecayGroups::Refinement : DecayGroups::Pretraining,
+               "",
+               0,
+               recipe.refine.moments == "kept" ? recipe.run.steps : 0}),
         recipe_(recipe),
         shuffles_(recipe.refine.sampling == "shuffle"),
         choices_(shuffles_ ? std::vector<double>() : recipe.refine.budgets) {

@@ -113,24 +113,19 @@ void Trainer<T>::distribute(std::span<const V> values, Index size, const Take& t
 }
 
 template <class T>
-void Trainer<T>::resume(const Snapshot& s) {
-  if (group_.rank() == 0) {
-    if (s.stage != stage()) fail(ErrorKind::Usage, "the checkpoint is of {}, not of {}", s.stage, stage());
-    if (s.algorithm != optimizer_->algorithm())
-      fail(ErrorKind::Usage, "the checkpoint holds states of the optimizer {}, the recipe trains with {}", s.algorithm,
-           optimizer_->algorithm());
-    if (s.data != data_.fingerprint())
-      fail(ErrorKind::Usage, "the checkpoint was made on other data than {}", recipe_.data.path);
-    const auto fits = [&](const std::vector<float>& values) { return std::ssize(values) == gradient_.size(); };
-    bool all_fit = fits(s.weights) && std::ssize(s.squares) == squares_.size();
-    for (const auto& state : optimizer_->states())
-      all_fit = all_fit && s.states.contains(state.name) && fits(s.states.at(state.name));
-    if (!all_fit) fail(ErrorKind::Usage, "the checkpoint is of another model than the recipe's");
-  }
-  distribute<float>(s.weights, gradient_.size(), [&](Index begin, Vector<const float> piece) {
-    stream_.copy(weights_.values().data + begin, piece.data, static_cast<std::size_t>(piece.size) * sizeof(float));
-  });
-  weights_.round();
+void Trainer<T>::require_fitting(const Snapshot& s) const {
+  if (s.algorithm != optimizer_->algorithm())
+    fail(ErrorKind::Usage, "the checkpoint holds states of the optimizer {}, the recipe trains with {}", s.algorithm,
+         optimizer_->algorithm());
+  const auto fits = [&](const std::vector<float>& values) { return std::ssize(values) == gradient_.size(); };
+  bool all_fit = fits(s.weights) && std::ssize(s.squares) == squares_.size();
+  for (const auto& state : optimizer_->states())
+    all_fit = all_fit && s.states.contains(state.name) && fits(s.states.at(state.name));
+  if (!all_fit) fail(ErrorKind::Usage, "the checkpoint is of another model than the recipe's");
+}
+
+template <class T>
+void Trainer<T>::distribute_states(const Snapshot& s) {
   for (const auto& state : optimizer_->states()) {
     const auto found = s.states.find(state.name);
     const std::span<const float> values = found == s.states.end() ? std::span<const float>() : found->second;
@@ -138,6 +133,36 @@ void Trainer<T>::resume(const Snapshot& s) {
       shards_.keep(piece, begin, begin + piece.size, state.values.view());
     });
   }
+}
+
+template <class T>
+void Trainer<T>::inherit(const Snapshot& pretraining) {
+  const Index steps = stage_->settings.inherited_steps;
+  if (group_.rank() == 0) {
+    if (pretraining.step != steps)
+      fail(ErrorKind::Usage,
+           "refine.moments=kept goes on with the checkpoint of the last step of pretraining, {}, and the newest is of "
+           "step {}; refine with --set refine.moments=fresh",
+           steps, pretraining.step);
+    require_fitting(pretraining);
+  }
+  distribute_states(pretraining);
+  optimizer_->set_steps(steps);
+}
+
+template <class T>
+void Trainer<T>::resume(const Snapshot& s) {
+  if (group_.rank() == 0) {
+    if (s.stage != stage()) fail(ErrorKind::Usage, "the checkpoint is of {}, not of {}", s.stage, stage());
+    if (s.data != data_.fingerprint())
+      fail(ErrorKind::Usage, "the checkpoint was made on other data than {}", recipe_.data.path);
+    require_fitting(s);
+  }
+  distribute<float>(s.weights, gradient_.size(), [&](Index begin, Vector<const float> piece) {
+    stream_.copy(weights_.values().data + begin, piece.data, static_cast<std::size_t>(piece.size) * sizeof(float));
+  });
+  weights_.round();
+  distribute_states(s);
   distribute<double>(s.squares, squares_.size(), [&](Index begin, Vector<const double> piece) {
     upload(stream_, std::span(piece.data, static_cast<std::size_t>(piece.size)), squares_.view(begin, piece.size));
   });
@@ -151,7 +176,7 @@ void Trainer<T>::resume(const Snapshot& s) {
   group_.broadcast(std::as_writable_bytes(std::span(sampler)), 0);
   if (stage_->sampler() && !sampler.empty()) stage_->sampler()->restore(sampler);
   step_ = numbers.step;
-  optimizer_->set_steps(numbers.step);
+  optimizer_->set_steps(stage_->settings.inherited_steps + numbers.step);
   tokens_ = numbers.tokens;
   validation_ = numbers.validation;
   loader_->seek(numbers.position);

@@ -48,6 +48,10 @@ class Trainer {
   // Resumes the stage from a snapshot made with any number of ranks. Rank 0 passes the snapshot and distributes it. A
   // snapshot of other data, another model or another optimizer is refused.
   void resume(const Snapshot& snapshot);
+  // Whether the stage goes on with the optimizer's states of the last step of pretraining, and takes them over from its
+  // snapshot, which rank 0 passes.
+  bool inherits() const { return stage_->settings.inherited_steps > 0; }
+  void inherit(const Snapshot& pretraining);
   // Complete on rank 0; without arrays on the others.
   Snapshot snapshot();
 
@@ -87,6 +91,8 @@ class Trainer {
   void read_totals(StepReport& report);
   void update_squares();
   // Broadcasts rank 0's values in chunks; take(begin, values) receives them in order, in host memory.
+  void require_fitting(const Snapshot& snapshot) const;
+  void distribute_states(const Snapshot& snapshot);
   template <class V, class Take>
   void distribute(std::span<const V> values, Index size, const Take& take);
   void order_feed_forwards();
