@@ -50,6 +50,8 @@ TEST(PaperSettings, EveryFieldHasThePapersValue) {
     EXPECT_EQ(r.refine.rate, 6e-5);
     EXPECT_EQ(r.refine.warmup, 0.05);
     EXPECT_EQ(r.refine.decay, "all");
+    EXPECT_EQ(r.refine.moments, "fresh");
+    EXPECT_EQ(make_refinement(r, recipe_config(r, 256, 0))->settings.inherited_steps, 0);
     EXPECT_EQ(r.refine.label, 1);
     EXPECT_EQ(r.refine.kl, 0);
     EXPECT_EQ(r.refine.tv, 5);
@@ -100,7 +102,7 @@ elastic: {sampling: ramp, full_share: 0.1, joint: true, smallest_share: 0.4, war
   budgets: [0.5], budget_channels: 32, ffn_scale: 2, mixer_scale: 2, kl: 2, label: 2, ordering_period: 3,
   ordering_until: 0.1, activation_memory: 0.5, calibration_tokens: 9}
 run: {steps: 50}
-refine: {steps: 3, batch: 4, rate: 0.1, warmup: 0.5, decay: matrices, label: 2, kl: 1, tv: 1, sampling: shuffle, budgets: [0.5], smallest_share: 0.5,
+refine: {steps: 3, batch: 4, rate: 0.1, warmup: 0.5, decay: matrices, moments: kept, label: 2, kl: 1, tv: 1, sampling: shuffle, budgets: [0.5], smallest_share: 0.5,
   teacher_budget: 0.5}
 )");
   std::set<std::string> kept;
@@ -141,6 +143,8 @@ TEST(OwnSettings, KeepTheRateUntilRefinement) {
     EXPECT_EQ(pretraining.rate(recipe.run.steps - 1), recipe.optimizer.rate);
     EXPECT_EQ(refinement.peak, recipe.optimizer.rate);
     EXPECT_NEAR(refinement.rate(recipe.refine.steps), 0, 1e-12);
+    EXPECT_EQ(refinement.rate(0), recipe.optimizer.rate) << "the moments are those of pretraining";
+    EXPECT_EQ(make_refinement(recipe, config)->settings.inherited_steps, recipe.run.steps);
     EXPECT_EQ(make_refinement(recipe, config)->settings.decay, DecayGroups::Pretraining)
         << "at this rate, decay of the embedding would count";
   }
