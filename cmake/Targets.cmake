@@ -13,8 +13,10 @@ if(ESSH_NATIVE)
   target_compile_options(essh_options INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-march=native>)
 endif()
 if(ESSH_SANITIZE)
-  target_compile_options(essh_options INTERFACE
-    $<$<COMPILE_LANGUAGE:CXX>:-fsanitize=${ESSH_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer>)
+  # Not for targets with the property ESSH_UNSANITIZED.
+  target_compile_options(essh_options INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-fno-omit-frame-pointer>
+    $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<NOT:$<BOOL:$<TARGET_PROPERTY:ESSH_UNSANITIZED>>>>:-fsanitize=${ESSH_SANITIZE}
+    -fno-sanitize-recover=all>)
   target_link_options(essh_options INTERFACE -fsanitize=${ESSH_SANITIZE})
 endif()
 
@@ -60,7 +62,7 @@ endfunction()
 # their own are compiled alone.
 function(essh_unity target)
   if(ESSH_UNITY)
-    set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 10)
+    set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 40)
     # GCC takes a source that is included by another file for a header.
     target_compile_options(${target} PRIVATE $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-subobject-linkage>)
   endif()
@@ -96,9 +98,11 @@ function(essh_cuda_unity variable)
 endfunction()
 
 # essh_library(FOLDER [COLD names...] [ALONE names...] [LINK targets...]): all sources of src/essh/FOLDER as one static
-# library. COLD sources (or ALL) are compiled with -O1. ALONE sources are not compiled together with others.
+# library. COLD sources (or ALL) are compiled with -O1. ALONE sources are not compiled together with others. TILES are
+# sources of register tiles, written in an order that fits the registers: GCC's first scheduling pass would reorder and
+# spill them. They have no precompiled header, because GCC would silently use the options of the header.
 function(essh_library name)
-  cmake_parse_arguments(ARG "" "" "COLD;ALONE;LINK" ${ARGN})
+  cmake_parse_arguments(ARG "" "" "COLD;ALONE;TILES;LINK" ${ARGN})
   file(GLOB sources CONFIGURE_DEPENDS *.cpp cpu/*.cpp)
   if(ESSH_WITH_CUDA)
     file(GLOB cuda_sources CONFIGURE_DEPENDS cuda/*.cpp cuda/*.cu)
@@ -111,13 +115,17 @@ function(essh_library name)
     return()
   endif()
   set(cold_sources "")
+  set(tile_sources "")
   foreach(source IN LISTS sources)
     get_filename_component(stem ${source} NAME_WE)
-    if(stem IN_LIST ARG_ALONE)
+    if(stem IN_LIST ARG_ALONE AND NOT stem IN_LIST ARG_TILES)
       set_source_files_properties(${source} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
     endif()
     if(stem IN_LIST ARG_COLD AND CMAKE_BUILD_TYPE STREQUAL Release)
       list(APPEND cold_sources ${source})
+    endif()
+    if(stem IN_LIST ARG_TILES AND source MATCHES "cpp$")
+      list(APPEND tile_sources ${source})
     endif()
   endforeach()
   # Objects of their own for the cold sources: a precompiled header is made for one level of optimisation.
@@ -128,6 +136,14 @@ function(essh_library name)
     essh_cold(essh_${name}_cold)
     essh_unity(essh_${name}_cold)
     list(APPEND sources $<TARGET_OBJECTS:essh_${name}_cold>)
+  endif()
+  if(tile_sources)
+    list(REMOVE_ITEM sources ${tile_sources})
+    add_library(essh_${name}_tiles OBJECT ${tile_sources})
+    target_link_libraries(essh_${name}_tiles PRIVATE essh_options ${ARG_LINK})
+    target_compile_options(essh_${name}_tiles PRIVATE $<$<CXX_COMPILER_ID:GNU>:-fno-schedule-insns>)
+    essh_unity(essh_${name}_tiles)
+    list(APPEND sources $<TARGET_OBJECTS:essh_${name}_tiles>)
   endif()
   add_library(essh_${name} STATIC ${sources})
   target_link_libraries(essh_${name} PUBLIC essh_options ${ARG_LINK})

@@ -27,7 +27,7 @@ struct EvaluateChannelsOptions {
   bool energy_only = false, json = false;
 };
 
-double median(std::vector<double> values) {
+double upper_median(std::vector<double> values) {
   const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
   std::nth_element(values.begin(), middle, values.end());
   return *middle;
@@ -49,7 +49,7 @@ void print_table(const ChannelReport& report, const std::string& model) {
     }
     fmt::print("{:>7} {:>12} {:>10.3e} {:>8.4f} {:>16.1f} {:>16.4f}\n", k + 1,
                report.knock_out.empty() ? "-" : fmt::format("{:+.4f}", report.knock_out[k]), report.energy[k],
-               report.energy[k] / all, median(horizons), median(attenuations));
+               report.energy[k] / all, upper_median(horizons), upper_median(attenuations));
   }
   fmt::print("\n{:<10} {:>18} {:>18}\n", "", "negative Spearman", fmt::format("first-{} share", report.options.first));
   const auto line = [&](const char* name, const std::vector<double>& importance) {
