@@ -57,9 +57,9 @@ function(essh_light target)
   endif()
 endfunction()
 
-# essh_unity(TARGET): with ESSH_UNITY, compiles ten sources as one, so that shared templates are compiled once. Sources of
-# one folder must therefore not define the same name twice, not even in anonymous namespaces. Sources with options of
-# their own are compiled alone.
+# essh_unity(TARGET): with ESSH_UNITY, compiles up to forty sources as one, so that shared templates are compiled once.
+# Sources of one folder must therefore not define the same name twice, not even in anonymous namespaces. Sources with
+# options of their own are compiled alone.
 function(essh_unity target)
   if(ESSH_UNITY)
     set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 40)
