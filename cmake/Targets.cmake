@@ -97,7 +97,7 @@ function(essh_cuda_unity variable)
   set(${variable} ${sources} PARENT_SCOPE)
 endfunction()
 
-# essh_library(FOLDER [COLD names...] [ALONE names...] [LINK targets...]): all sources of src/essh/FOLDER as one static
+# essh_library(FOLDER [COLD names...] [ALONE names...] [TILES names...] [LINK targets...]): all sources of src/essh/FOLDER as one static
 # library. COLD sources (or ALL) are compiled with -O1. ALONE sources are not compiled together with others. TILES are
 # sources of register tiles, written in an order that fits the registers: GCC's first scheduling pass would reorder and
 # spill them. They have no precompiled header, because GCC would silently use the options of the header.

@@ -159,6 +159,9 @@ TEST_F(TrainerTest, RefinementWithKeptMomentsFollowsTheReference) {
     auto early = end;
     --early.step;
     EXPECT_THROW(refinement()->inherit(early), Error);
+    auto other = end;
+    other.weights.back() += 1;
+    EXPECT_THROW(refinement()->inherit(other), Error);
   }
 }
 

@@ -76,8 +76,8 @@ constexpr std::array<std::pair<const char*, const char*>, 3> kPaperByPreset = {{
 }};
 
 // Our own recipe (docs/recipe.md): the rate stays at its peak while most micro-batches train the full capacity, and
-// falls to zero in refinement, where every micro-batch trains it and a slice. The smallest capacity, which has no near
-// neighbour, is drawn more often. The peak stays the recipe's.
+// falls to zero in refinement, which keeps the moments and trains it and a slice with every micro-batch. The smallest
+// capacity, which has no near neighbour, is drawn more often. The peak stays the recipe's.
 constexpr std::array kOwn = {
     "optimizer.algorithm=muon",
     "optimizer.embedding_rate=4",

@@ -37,7 +37,7 @@ class Stage {
     DecayGroups decay;
     std::string teacher = {};      // model folder of a frozen parent that teaches instead of the current full capacity
     Index calibration_tokens = 0;  // for ranking the units of the initial weights
-    Index inherited_steps = 0;     // after which pretraining left the optimizer's states to this stage; 0: it did not
+    Index inherited_steps = 0;     // of pretraining, whose optimizer states this stage takes over; 0: starts with zeros
   };
   explicit Stage(Settings s) : settings(std::move(s)) {}
   virtual ~Stage() = default;

@@ -145,6 +145,10 @@ void Trainer<T>::inherit(const Snapshot& pretraining) {
            "step {}; refine with --set refine.moments=fresh",
            steps, pretraining.step);
     require_fitting(pretraining);
+    if (!std::ranges::equal(flat(parameters()), pretraining.weights))
+      fail(ErrorKind::Usage,
+           "the last checkpoint of pretraining has other weights than the pretrained model; refine with --set "
+           "refine.moments=fresh");
   }
   distribute_states(pretraining);
   optimizer_->set_steps(steps);

@@ -48,8 +48,8 @@ class Trainer {
   // Resumes the stage from a snapshot made with any number of ranks. Rank 0 passes the snapshot and distributes it. A
   // snapshot of other data, another model or another optimizer is refused.
   void resume(const Snapshot& snapshot);
-  // Whether the stage goes on with the optimizer's states of the last step of pretraining, and takes them over from its
-  // snapshot, which rank 0 passes.
+  // Whether the stage goes on with the optimizer's states of pretraining. inherit() takes them, after start(), from the
+  // snapshot of its last step, which rank 0 passes; a snapshot with other weights is refused.
   bool inherits() const { return stage_->settings.inherited_steps > 0; }
   void inherit(const Snapshot& pretraining);
   // Complete on rank 0; without arrays on the others.
