@@ -145,6 +145,34 @@ TEST_F(RanksTest, ResumingOnAsManyRanksChangesNoBit) {
   }
 }
 
+TEST_F(RanksTest, MomentsKeptForRefinementReachEveryRank) {
+  for (const char* algorithm : {"optimizer.algorithm=adamw", "optimizer.algorithm=muon"}) {
+    SCOPED_TRACE(algorithm);
+    const auto settings = recipe({algorithm, "run.steps=4", "refine.steps=4", "refine.moments=kept"});
+    const auto end = train(settings, 1, 4).end;
+    const auto refined = [&](int ranks, bool keeps) {
+      Snapshot made;
+      on_groups(ranks, [&](comm::Group& group) {
+        Setup setup(settings, 1);
+        Trainer<float> trainer(make_refinement(setup.recipe, setup.config), setup.recipe, setup.config, setup.data,
+                               setup.stream, group);
+        Parameters<float> start(setup.config);
+        std::ranges::copy(end.weights, start.data());
+        trainer.start(start);
+        if (keeps) trainer.inherit(group.rank() == 0 ? end : Snapshot());
+        trainer.step();
+        auto snapshot = trainer.snapshot();
+        if (group.rank() == 0) made = std::move(snapshot);
+      });
+      return made;
+    };
+    const auto alone = refined(1, true), pair = refined(2, true), fresh = refined(2, false);
+    EXPECT_LT(distance(alone.states.at("first"), pair.states.at("first")), 1e-3);
+    EXPECT_LT(distance(alone.weights, pair.weights), 1e-3);
+    EXPECT_GT(distance(alone.states.at("first"), fresh.states.at("first")), 0.1);
+  }
+}
+
 TEST_F(RanksTest, ACheckpointGoesOnWithAnotherNumberOfRanks) {
   const auto settings = recipe({"elastic.ordering_period=0"});
   const auto straight = train(settings, 1, 12);
