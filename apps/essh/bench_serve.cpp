@@ -14,6 +14,7 @@
 #include "essh/evaluate/throughput.h"
 #include "essh/serve/api.h"
 #include "essh/serve/load_client.h"
+#include "essh/store/provenance.h"
 
 namespace essh::verbs {
 namespace {
@@ -63,9 +64,11 @@ class OwnServer {
         serve::SchedulerOptions{
             .max_slots = most, .max_queue = most, .cache_bytes = parse_bytes(o.cache, "bench serve: --cache")},
         metrics_);
-    serve::ApiOptions options{.folder = folder, .name = "model", .tier = o.tier.empty() ? "full" : o.tier};
+    const std::string tier = o.tier.empty() ? "full" : o.tier;
+    serve::ApiOptions options{.folder = folder, .name = "model", .tier = tier};
     options.limits.max_tokens = std::max<Index>(options.limits.max_tokens, std::ranges::max(o.outputs));
     api_ = std::make_unique<serve::Api>(std::move(options), engine_, *tokenizer_, *scheduler_, metrics_);
+    scheduler_->prepare(folder.empty() ? find_tier(engine_.config(), tier) : find_tier(folder, engine_.config(), tier));
     http_.port = 0;
     http_.max_connections = 2 * most + 64;
     http_.drain_seconds = 0;
@@ -114,8 +117,7 @@ Json measure(const BenchServeOptions& o, const std::string& device) {
   auto load = o.load;
   if (load.requests == 0) load.requests = std::max<Index>(32, 4 * load.concurrency);
   load.stream = !o.whole;
-  // The first requests pack the tier's weights, tune products and record steps of every number of texts that they meet
-  // while all of them come and go together, a few times.
+  // Uncounted: the first requests of each stream, which all come and go together.
   auto warm = load;
   warm.requests = std::min(load.requests, 4 * load.concurrency);
   warm.output_tokens = std::min<Index>(16, load.output_tokens);

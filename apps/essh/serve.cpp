@@ -130,6 +130,7 @@ void run(ServeOptions o) {
     fmt::print("{}: ready to serve at tier {}\n", name, o.tier);
     return;
   }
+  scheduler.prepare(find_tier(folder, engine.config(), o.tier));
   serve::serve_http(o.http, handler, [&](int port) {
     const auto host = o.http.host.find(':') == std::string::npos ? o.http.host : "[" + o.http.host + "]";
     fmt::print("{} at tier {}: http://{}:{}/v1 (console: http://{}:{}/)\n", name, o.tier, host, port, host, port);

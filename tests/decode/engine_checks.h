@@ -309,6 +309,40 @@ inline void check_meanwhile(Stream& stream, EngineOptions options, const StoredM
   }
 }
 
+// prepare() changes no slot and no bit.
+inline void check_prepared(Stream& stream, EngineOptions options, const StoredModel& family = engine_family()) {
+  constexpr std::size_t kSlots = 21;
+  const auto texts = [&](bool prepared) {
+    Engine engine(family, stream, options);
+    const auto tier = find_tier(engine.config(), "T5");
+    const auto prompts = random_tokens(40 * kSlots, engine.config().vocab_size, 6);
+    std::vector<Slot> slots;
+    std::vector<Chunk> chunks;
+    for (std::size_t b = 0; b < kSlots; ++b) {
+      slots.push_back(engine.open(tier));
+      chunks.push_back({.slot = slots[b], .tokens = std::span(prompts).subspan(40 * b, 20 + b)});
+    }
+    if (prepared) engine.prepare(tier, 50, 300);
+    std::vector<float> found;
+    const auto add = [&](const Outputs& outputs) {
+      for (const auto& entry : outputs.entries) {
+        const auto logits = last_logits(entry);
+        found.insert(found.end(), logits.begin(), logits.end());
+      }
+    };
+    add(engine.run(chunks));
+    if (prepared) engine.prepare(tier, 30, 5000);
+    for (const auto token : engine.generate(slots, random_tokens(kSlots, 300, 7), 20))
+      found.push_back(static_cast<float>(token));
+    for (std::size_t b = 0; b < kSlots; ++b) chunks[b].tokens = std::span(prompts).subspan(b, 1);
+    add(engine.run(chunks));
+    for (std::size_t b = 0; b < kSlots; ++b) EXPECT_EQ(engine.position(slots[b]), 41 + static_cast<Index>(b));
+    return found;
+  };
+  const auto expected = texts(false);
+  EXPECT_TRUE(same_bits(texts(true), expected));
+}
+
 // generate() returns the tokens of single steps drawn on the host and leaves the slots in the same state, for many
 // slots and for more steps than the engine draws at once.
 inline void check_generate(Stream& stream, EngineOptions options, const StoredModel& family = engine_family()) {

@@ -54,6 +54,11 @@ TEST(Engine, AClosedSlotIsNotTheNextOne) {
   EXPECT_THROW(engine.position(Slot{second.id + 1}), Error);
 }
 
+TEST(Engine, PreparingChangesNoBit) {
+  auto stream = cpu_stream(2);
+  check_prepared(stream, {});
+}
+
 TEST(Engine, GivesWhatAChunkWants) {
   auto stream = cpu_stream(2);
   check_outputs(stream, {});

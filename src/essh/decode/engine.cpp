@@ -1,6 +1,5 @@
 #include <algorithm>
 #include <bit>
-#include <cstring>
 #include <map>
 #include <optional>
 #include <set>
@@ -20,8 +19,6 @@
 namespace essh {
 namespace {
 
-// Steps of a tier that are kept recorded.
-constexpr std::size_t kMostSteps = 64;
 // Most slots of a streamed step: more run faster as products of many rows.
 constexpr Index kMostStreamed = kStreamedSequences;
 // Steps of generate() between two looks at what was drawn.
@@ -97,6 +94,25 @@ class Engine::Typed : public Impl {
                 [&](SlotState& state) { state.unpack(packed.data, packed.position); });
   }
 
+  void prepare(const Tier& tier, Index slots, Index prompt) override {
+    if (stream_.device() == Device::Cpu || options_.eager) return;
+    auto& model = find(tier.capacity);
+    // Everything runs on this slot; sequences of a step are the same one many times.
+    const auto slot = add(tier, model, 0);
+    close(fill(slot, [&](SlotState& state) {
+      shared_ = nullptr;
+      meanwhile_ = nullptr;
+      // The largest sizes first: memory that grows later drops recordings.
+      for (Index count = padding_.padded(slots); count > 0; --count) {
+        if (padding_.padded(count) == count) prepare_step(model, state, count);
+      }
+      const auto rows = std::bit_floor(static_cast<std::uint64_t>(std::clamp(prompt, Index{1}, options_.piece)));
+      for (auto count = static_cast<Index>(rows); count > 1; count /= 2) prepare_prompt(slot, count);
+      for (auto count = std::bit_ceil(static_cast<std::uint64_t>(slots)); count > 0; count /= 2)
+        prepare_head(model, static_cast<Index>(count));
+    }));
+  }
+
   std::vector<std::int32_t> generate(std::span<const Slot> slots, std::span<const std::int32_t> first,
                                      Index steps) override {
     ESSH_ASSERT(!slots.empty() && first.size() == slots.size() && steps >= 0);
@@ -145,6 +161,42 @@ class Engine::Typed : public Impl {
     std::unique_ptr<SlotState> state = nullptr;
     std::uint64_t run = 0;  // the last one with a chunk of it
   };
+
+  // A step whose tokens are drawn in the pass, and one whose logits are left; each until it is recorded.
+  void prepare_step(TierModel<T>& model, SlotState& state, Index count) {
+    const std::vector<SlotState*> states(static_cast<std::size_t>(count), &state);
+    const std::vector<std::int32_t> tokens(states.size());
+    const bool fast = streams(model, count);
+    for (int i = 0; i <= (fast ? 0 : Recording::kEager); ++i) {
+      draw(model, states, tokens, 1);
+      state.clear();
+      if (fast) continue;
+      state.reserve(1);
+      inputs_.write(model.capacity(), model.parts().size(), states, count);
+      std::ranges::copy(tokens, inputs_.template at<std::int32_t>(inputs_.tokens));
+      const Segment segment{0, 0, count, 1};
+      recorded_logits(model, {&segment, 1}, bound(model, 1));
+      stream_.wait();
+    }
+  }
+  void prepare_prompt(Slot slot, Index tokens) {
+    const std::vector<std::int32_t> zeros(static_cast<std::size_t>(tokens));
+    Sampler sampler({.temperature = 1});
+    const Chunk chunk{.slot = slot, .tokens = zeros, .wanted = Wanted::Token, .sampler = &sampler};
+    Outputs outputs;
+    run({&chunk, 1}, outputs, nullptr);
+    entry(slot).state->clear();
+  }
+  // The logits after so many prompts.
+  void prepare_head(TierModel<T>& model, Index prompts) {
+    const Index vocabulary = model_.config().vocab_size;
+    arena_.release();
+    const auto hidden = arena_.matrix<T>(std::min(prompts, most_answered()), model_.config().hidden_size);
+    clear(stream_, Vector<T>{hidden.data, hidden.rows * hidden.stride});
+    model.model().head(pass_of(model, RowBits::Ranged), model.weights(), hidden,
+                       arena_.matrix<float>(hidden.rows, vocabulary));
+    stream_.wait();
+  }
 
   // The usual step of many texts, which needs no search for passes: the most likely next tokens of one tier.
   bool only_draws(std::span<const Chunk> chunks) const {
@@ -446,8 +498,8 @@ class Engine::Typed : public Impl {
     const auto count = std::ssize(states);
     inputs_.write(model.capacity(), model.parts().size(), states, count);
     const auto logits = step_logits(count);
-    auto& step = step_of(model, {count, longest, inputs_.mixed});
-    auto* const device = upload_step(step, inputs_.positions);
+    auto& step = model.step({count, longest, inputs_.mixed}, stream_);
+    const auto* const device = step.upload(inputs_, stream_);
     if (step.keys.size() == 0) step.keys = Array<LogitKey>(stream_.device(), count, "drawn tokens");
     std::vector<LogitKey> given;
     for (const auto token : first) given.push_back(logit_key(0, token));
@@ -530,10 +582,6 @@ class Engine::Typed : public Impl {
     for (const auto& piece : pieces)
       tokens = std::copy_n(chunks[piece.chunk].tokens.begin() + piece.begin, piece.length, tokens);
     std::fill(tokens, inputs_.at<std::int32_t>(inputs_.tokens) + rows, 0);
-    const auto sequences_at = [&](const std::byte* device) { return inputs_.batch_at(device, segments, longest); };
-    const auto tokens_at = [&](const std::byte* device) { return inputs_.tokens_at(device); };
-    const bool prompts = !steps && std::ranges::none_of(pieces, &PassPiece::steps);
-    const auto pass = pass_of(model, prompts ? RowBits::Ranged : RowBits::Free);
 
     if (fast) {
       std::vector<StreamedSequence> list;
@@ -548,14 +596,7 @@ class Engine::Typed : public Impl {
     }
 
     if (steps) {
-      const auto logits = step_logits(inputs_.count);
-      auto& step = step_of(model, {inputs_.count, longest, inputs_.mixed});
-      const auto* device = upload_step(step, inputs_.positions);
-      run_recorded(step.recording, [&] {
-        arena_.release();
-        const auto hidden = model.model().extend(pass, model.weights(), tokens_at(device), sequences_at(device));
-        model.model().head(pass, model.weights(), hidden, logits);
-      });
+      const auto logits = recorded_logits(model, segments, longest);
       for (const auto& one : asked) deliver(logits, one.row, one);
       draws_.run(stream_, logits, [&] { launched(); });
     } else {
@@ -566,11 +607,29 @@ class Engine::Typed : public Impl {
         upload(stream_, inputs_.bytes, copy);
         device = copy.data;
       }
-      const auto hidden = model.model().extend(pass, model.weights(), tokens_at(device), sequences_at(device));
+      const bool prompts = std::ranges::none_of(pieces, &PassPiece::steps);
+      const auto pass = pass_of(model, prompts ? RowBits::Ranged : RowBits::Free);
+      const auto hidden = model.model().extend(pass, model.weights(), inputs_.tokens_at(device),
+                                               inputs_.batch_at(device, segments, longest));
       if (dropped) drop_logits(model, pass, hidden);
       answer(model, pass, hidden, asked);
     }
     advance(chunks, pieces);
+  }
+
+  // The logits of a step of inputs_, which is one token of each sequence.
+  Matrix<float> recorded_logits(TierModel<T>& model, std::span<const Segment> segments, Index longest) {
+    const auto logits = step_logits(inputs_.count);
+    auto& step = model.step({inputs_.count, longest, inputs_.mixed}, stream_);
+    const auto* device = step.upload(inputs_, stream_);
+    run_recorded(step.recording, [&] {
+      arena_.release();
+      const auto pass = pass_of(model);
+      const auto hidden = model.model().extend(pass, model.weights(), inputs_.tokens_at(device),
+                                               inputs_.batch_at(device, segments, longest));
+      model.model().head(pass, model.weights(), hidden, logits);
+    });
+    return logits;
   }
 
   void advance(std::span<const Chunk> chunks, std::span<const PassPiece> pieces) {
@@ -598,37 +657,12 @@ class Engine::Typed : public Impl {
     const Index vocabulary = model_.config().vocab_size;
     if (step_logits_.size() < count * vocabulary) {
       stream_.wait();
-      for (auto& [capacity, model] : tiers_) model->steps().clear();
+      for (auto& [capacity, model] : tiers_) model->forget_steps();
       step_logits_ = {};
       const auto room = static_cast<Index>(std::bit_ceil(static_cast<std::uint64_t>(count)));
       step_logits_ = Array<float>(stream_.device(), room * vocabulary, "logits");
     }
     return dense(step_logits_.data(), count, vocabulary);
-  }
-
-  typename TierModel<T>::Step& step_of(TierModel<T>& model, const typename TierModel<T>::StepKey& key) {
-    auto& steps = model.steps();
-    const auto found = steps.find(key);
-    if (found != steps.end()) return found->second;
-    if (steps.size() >= kMostSteps) {
-      stream_.wait();
-      steps.clear();
-    }
-    auto& step = steps[key];
-    step.inputs = Array<std::byte>(stream_.device(), std::ssize(inputs_.bytes), "tokens and positions");
-    return step;
-  }
-
-  // Where the inputs lie for the kernels. Pointers are sent only when they changed.
-  const std::byte* upload_step(typename TierModel<T>::Step& step, std::size_t pointers) {
-    const bool same =
-        step.pointers == inputs_.pointers || (step.uploaded.size() == inputs_.bytes.size() &&
-                                              std::memcmp(step.uploaded.data(), inputs_.bytes.data(), pointers) == 0);
-    step.pointers = inputs_.pointers;
-    const std::size_t begin = same ? pointers : 0;
-    stream_.copy(step.inputs.data() + begin, inputs_.bytes.data() + begin, inputs_.bytes.size() - begin);
-    if (!same) step.uploaded = inputs_.bytes;
-    return step.inputs.data();
   }
 
   void copy_rows(Matrix<const float> logits, float* to) {
@@ -646,10 +680,14 @@ class Engine::Typed : public Impl {
       copy_rows(logits.middle(row, one.count), one.to);
   }
 
+  // Rows of logits that are computed at once.
+  Index most_answered() const {
+    return std::max<Index>(16, logit_elements(stream_.device()) / model_.config().vocab_size);
+  }
   // The head over the rows asked for, a bounded number at a time.
   void answer(TierModel<T>& model, const Pass& pass, Matrix<const T> hidden, const std::vector<Asked>& asked) {
     const Index vocabulary = model_.config().vocab_size;
-    const Index most = std::max<Index>(16, logit_elements(stream_.device()) / vocabulary);
+    const Index most = most_answered();
     for (std::size_t i = 0; i < asked.size();) {
       // A block of rows: a stretch of one entry, or several short ones gathered.
       const auto mark = arena_.mark();

@@ -156,6 +156,10 @@ class Engine {
     return outputs;
   }
 
+  // Does what the first passes of a size would wait for, for steps of up to `slots` slots and prompts of up to `prompt`
+  // tokens in all: packs weights, loads and tunes kernels, records steps. Nothing on the CPU.
+  void prepare(const Tier& tier, Index slots, Index prompt);
+
   // Feeds each slot its first token and then, `steps` times in all, the most likely next one, which never leaves the
   // device. Returns the tokens found, steps x slots. Slots are all different and of one tier.
   std::vector<std::int32_t> generate(std::span<const Slot> slots, std::span<const std::int32_t> first, Index steps);

@@ -51,6 +51,10 @@ void Engine::run(std::span<const Chunk> chunks, Outputs& outputs, const std::fun
   const auto lock = stream().acquire();
   impl_->run(chunks, outputs, meanwhile);
 }
+void Engine::prepare(const Tier& tier, Index slots, Index prompt) {
+  const auto lock = stream().acquire();
+  impl_->prepare(tier, slots, prompt);
+}
 std::vector<std::int32_t> Engine::generate(std::span<const Slot> slots, std::span<const std::int32_t> first,
                                            Index steps) {
   const auto lock = stream().acquire();

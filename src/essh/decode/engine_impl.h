@@ -19,6 +19,7 @@ class Engine::Impl {
   virtual Slot open(const Tier& tier, SlotOptions options) = 0;
   virtual Slot fork(Slot slot) = 0;
   virtual void run(std::span<const Chunk> chunks, Outputs& outputs, const std::function<void()>& meanwhile) = 0;
+  virtual void prepare(const Tier& tier, Index slots, Index prompt) = 0;
   virtual std::vector<std::int32_t> generate(std::span<const Slot> slots, std::span<const std::int32_t> first,
                                              Index steps) = 0;
   virtual StateSnapshot snapshot(Slot slot) const = 0;

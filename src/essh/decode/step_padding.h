@@ -16,18 +16,24 @@ namespace essh {
 template <class T>
 class StepPadding {
  public:
+  static constexpr Index kExact = 8;  // few sequences run as they are
+
+  // The number that a step of `count` sequences is filled up to.
+  static Index padded(Index count) {
+    const auto unit = std::max(kExact, static_cast<Index>(std::bit_ceil(static_cast<std::uint64_t>(count))) / 8);
+    return count <= kExact ? count : (count + unit - 1) / unit * unit;
+  }
+
   void pad(TierModel<T>& model, std::vector<SlotState*>& states, Stream& stream) {
-    constexpr Index kExact = 8;  // few sequences run as they are
     const auto count = static_cast<Index>(states.size());
-    const auto unit = std::max(kExact, static_cast<Index>(std::bit_ceil(states.size())) / 8);
-    if (count <= kExact || count % unit == 0) return;
+    if (padded(count) == count) return;
     auto& filler = fillers_[&model];
     if (!filler) {
       filler = std::make_unique<SlotState>(model.capacity(), model.parts(), model.fixed_offsets(), model.fixed_bytes(),
                                            0, stream);
       filler->reserve(1);
     }
-    states.resize(static_cast<std::size_t>((count + unit - 1) / unit * unit), filler.get());
+    states.resize(static_cast<std::size_t>(padded(count)), filler.get());
   }
 
  private:

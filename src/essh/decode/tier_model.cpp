@@ -1,6 +1,7 @@
 #include "essh/decode/tier_model.h"
 
 #include <algorithm>
+#include <cstring>
 
 namespace essh {
 namespace {
@@ -8,6 +9,8 @@ namespace {
 // Elements converted at once on their way to a GPU.
 constexpr Index kPiece = Index{1} << 24;
 constexpr Index kAlignment = 256;
+// Steps of a tier that are kept recorded.
+constexpr std::size_t kMostSteps = 64;
 
 // A weight of the host to dense memory of V on the device, a few rows at a time.
 template <class V>
@@ -79,6 +82,30 @@ StreamedModel<T>* TierModel<T>::streamed(Stream& stream, std::size_t codes_from)
   }
   asked_for_streamed_ = true;
   return streamed_.get();
+}
+
+template <class T>
+typename TierModel<T>::Step& TierModel<T>::step(const StepKey& key, Stream& stream) {
+  const auto found = steps_.find(key);
+  if (found != steps_.end()) return found->second;
+  if (steps_.size() >= kMostSteps) {
+    stream.wait();
+    steps_.clear();
+  }
+  return steps_[key];
+}
+
+template <class T>
+const std::byte* TierModel<T>::Step::upload(const PassInputs& given, Stream& stream) {
+  if (inputs.size() == 0) inputs = Array<std::byte>(stream.device(), std::ssize(given.bytes), "tokens and positions");
+  const bool same =
+      pointers == given.pointers ||
+      (uploaded.size() == given.bytes.size() && std::memcmp(uploaded.data(), given.bytes.data(), given.positions) == 0);
+  pointers = given.pointers;
+  const std::size_t begin = same ? given.positions : 0;
+  stream.copy(inputs.data() + begin, given.bytes.data() + begin, given.bytes.size() - begin);
+  if (!same) uploaded = given.bytes;
+  return inputs.data();
 }
 
 template class TierModel<float>;

@@ -3,6 +3,7 @@
 #include <tuple>
 #include <vector>
 
+#include "essh/decode/pass_inputs.h"
 #include "essh/decode/streamed_model.h"
 #include "essh/model/model.h"
 #include "essh/model/slice.h"
@@ -43,10 +44,15 @@ class TierModel {
     // The same with the tokens drawn before, which draws the next.
     Array<LogitKey> keys;
     Recording drawn;
+
+    // Returns where the inputs lie for the kernels. Pointers are sent only when they changed.
+    const std::byte* upload(const PassInputs& given, Stream& stream);
   };
   // By sequences, SequenceBatch::longest and whether they have capacities of their own.
   using StepKey = std::tuple<Index, Index, bool>;
-  std::map<StepKey, Step>& steps() { return steps_; }
+  Step& step(const StepKey& key, Stream& stream);
+  // No pass may be running.
+  void forget_steps() { steps_.clear(); }
 
  private:
   Capacity capacity_;

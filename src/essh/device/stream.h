@@ -109,6 +109,9 @@ void launch(Stream& stream, const Kernel& kernel) {
 // on the CPU they simply run.
 class Recording {
  public:
+  // The first executions allocate memory and autotune.
+  static constexpr int kEager = 2;
+
   template <class Body>
   void run(Stream& stream, const Body& body) {
     if (replay(stream)) return;
@@ -119,8 +122,6 @@ class Recording {
   }
 
  private:
-  // The first executions allocate memory and autotune.
-  static constexpr int kEager = 2;
   bool replay(Stream& stream);
   void record(Stream& stream, const std::function<void()>& body);
 

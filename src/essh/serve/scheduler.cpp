@@ -143,6 +143,17 @@ Scheduler::~Scheduler() {
   stop();
 }
 
+void Scheduler::prepare(const Tier& tier) {
+  try {
+    engine_.prepare(tier, options_.max_slots, options_.prompt_piece);
+  } catch (const Error& error) {
+    // Smaller steps may still fit.
+    if (error.kind() != ErrorKind::OutOfMemory) throw;
+    log::warn("serve: too little memory for {} texts at once at tier {}; give a smaller --max-slots: {}",
+              options_.max_slots, tier.name, error.what());
+  }
+}
+
 void Scheduler::stop() {
   draining_ = true;
   {

@@ -72,6 +72,8 @@ class Scheduler {
   // Fails the remaining jobs.
   ~Scheduler();
 
+  // Prepares the engine for every size of step and prompts at this tier, before the first request.
+  void prepare(const Tier& tier);
   // Throws 429 if the queue is full, 503 when draining.
   void submit(Job job);
   // Refuses new jobs.

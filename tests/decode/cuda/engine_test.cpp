@@ -32,6 +32,13 @@ TEST_P(EngineCuda, PackedStatesGoOnWithTheSameBits) {
   check_packed(stream, {.precision = precision()}, family_model());
 }
 
+TEST_P(EngineCuda, PreparingChangesNoBit) {
+  Stream stream(std::make_unique<cuda::Stream>());
+  check_prepared(stream, {.precision = precision()}, family_model());
+  check_prepared(stream, {.precision = precision(), .fused = false}, family_model());
+  check_prepared(stream, {.precision = precision(), .deterministic = true}, family_model());
+}
+
 TEST_P(EngineCuda, GivesWhatAChunkWants) {
   Stream stream(std::make_unique<cuda::Stream>());
   check_outputs(stream, {.precision = precision()}, family_model());
