@@ -105,5 +105,25 @@ TYPED_TEST(SmallGemm, TransposeMovesEveryElement) {
   }
 }
 
+TYPED_TEST(SmallGemm, TransposedTilesHoldEveryElement) {
+  using T = TypeParam;
+  const auto check = [](auto tile) {
+    constexpr Index kRows = decltype(tile)::value;
+    for (Index columns = 0; columns < 70; ++columns) {
+      Rng rng(24);
+      StridedMatrix<T> in(kRows, columns);
+      in.normal(rng);
+      std::vector<T> out(static_cast<std::size_t>(kRows * columns + 1), T(77));
+      cpu::transpose_tile<T, kRows>(columns, in.view.data, in.view.stride, out.data());
+      EXPECT_EQ(out.back(), T(77));
+      for (Index r = 0; r < kRows; ++r) {
+        for (Index c = 0; c < columns; ++c) EXPECT_EQ(out[static_cast<std::size_t>(c * kRows + r)], in.view(r, c));
+      }
+    }
+  };
+  check(std::integral_constant<Index, 6>());
+  check(std::integral_constant<Index, 8>());
+}
+
 }  // namespace
 }  // namespace essh

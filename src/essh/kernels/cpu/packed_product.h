@@ -138,17 +138,33 @@ class MatrixSlivers {
 
 namespace packed {
 
-// `count` <= kRows rows as [inner][kRows], zero where rows are missing.
+// Tiles of rows as [inner][kRows] each, zero where rows are missing.
 template <class T>
-void pack_left(Strided<T> from, Index count, Index inner, T* to) {
-  if (count < kRows) std::fill_n(to, kRows * inner, T(0));
-  if (from.row != 1) return transpose(count, inner, from.data, from.row, to, kRows);
-  for (Index k = 0; k < inner; ++k, to += kRows) {
-    const T* line = from.data + k * from.col;
-    if (count == kRows)
-      for (Index i = 0; i < kRows; ++i) to[i] = line[i];
-    else
-      std::copy_n(line, count, to);
+void pack_left(Strided<T> from, Index rows, Index inner, T* to) {
+  const Index whole = rows / kRows;
+  if (whole * kRows < rows) {
+    T* last = to + whole * kRows * inner;
+    std::fill_n(last, kRows * inner, T(0));
+    for (Index i = whole * kRows; i < rows; ++i, ++last) {
+      for (Index k = 0; k < inner; ++k) last[k * kRows] = from.data[i * from.row + k * from.col];
+    }
+  }
+  if (from.row != 1) {
+    for (Index i = 0; i < whole; ++i)
+      transpose_tile<T, kRows>(inner, from.data + i * kRows * from.row, from.row, to + i * kRows * inner);
+    return;
+  }
+  // The rows of a tile lie side by side, in less than a cache line: several tiles are read together.
+  constexpr Index kTogether = 192 / (kRows * static_cast<Index>(sizeof(T)));
+  for (Index first = 0; first < whole; first += kTogether) {
+    const Index tiles = std::min(kTogether, whole - first);
+    for (Index k = 0; k < inner; ++k) {
+      const T* line = from.data + k * from.col + first * kRows;
+      T* place = to + first * kRows * inner + k * kRows;
+      for (Index t = 0; t < tiles; ++t, line += kRows, place += kRows * inner) {
+        for (Index i = 0; i < kRows; ++i) place[i] = line[i];
+      }
+    }
   }
 }
 
@@ -261,9 +277,10 @@ void pack_block(Stream& stream, const Block<T>& block, Strided<T> left, const Sl
                      to + s * kColumns<T> * piece.inner);
       }
       T* to = left_to + from * tiles * kRows;
-      for (Index i = cut(tiles, threads, begin) * kRows; i < cut(tiles, threads, end) * kRows; i += kRows)
-        pack_left({left.data + (block.row + i) * left.row + piece.k * left.col, left.row, left.col},
-                  std::min(kRows, block.rows - i), piece.inner, to + i * piece.inner);
+      const Index first = cut(tiles, threads, begin) * kRows;
+      const Index last = std::min(cut(tiles, threads, end) * kRows, block.rows);
+      pack_left({left.data + (block.row + first) * left.row + piece.k * left.col, left.row, left.col}, last - first,
+                piece.inner, to + first * piece.inner);
     }
   });
 }

@@ -1,6 +1,7 @@
 #pragma once
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <utility>
 
 #include "essh/kernels/cpu/vectors.h"
@@ -201,6 +202,64 @@ void transpose(Index rows, Index columns, const T* in, Index in_stride, T* out, 
     for (Index c = r < whole_rows ? whole_columns : 0; c < columns; ++c)
       out[c * out_stride + r] = in[r * in_stride + c];
   }
+}
+
+namespace detail {
+
+template <class V, std::size_t... Lane>
+inline auto lanes_from(V words, std::size_t first, std::index_sequence<Lane...>) {
+  return first == 0 ? __builtin_shufflevector(words, words, Lane...)
+                    : __builtin_shufflevector(words, words, (Lane + sizeof...(Lane))...);
+}
+// put(i, piece) for the pieces of 16 bytes of a vector. Halved again and again: storing a half takes no shuffle.
+template <int First = 0, class V, class Put>
+inline __attribute__((always_inline)) void each_piece(V words, const Put& put) {
+  constexpr std::size_t kHalf = sizeof(V) / sizeof(words[0]) / 2;
+  if constexpr (sizeof(V) == 16) {
+    put(std::integral_constant<int, First>(), words);
+  } else {
+    each_piece<First>(lanes_from(words, 0, std::make_index_sequence<kHalf>()), put);
+    each_piece<First + sizeof(V) / 32>(lanes_from(words, kHalf, std::make_index_sequence<kHalf>()), put);
+  }
+}
+
+}  // namespace detail
+
+// out (columns x Rows, without gaps) = in (Rows x columns) transposed.
+template <class T, Index Rows>
+void transpose_tile(Index columns, const T* in, Index in_stride, T* out) {
+  Index done = 0;
+  if constexpr (sizeof(T) == sizeof(std::uint32_t)) {
+    using Words = Lanes<std::uint32_t>;
+    constexpr int kPieces = kVectorBytes / 16, kFours = static_cast<int>(Rows) / 4;
+    const auto words = [&](Index row) { return reinterpret_cast<Words>(load<T>(in + row * in_stride + done)); };
+    static_assert(Rows % 2 == 0);
+    for (; done + kLanes<T> <= columns; done += kLanes<T>) {
+      unrolled<kFours>([&](auto four) {
+        Words block[4];
+        unrolled<4>([&](auto r) { block[r()] = words(four() * 4 + r()); });
+        transpose_pieces(block);
+        unrolled<4>([&](auto column) {
+          detail::each_piece(block[column()], [&](auto piece, auto part) {
+            std::memcpy(out + (done + piece() * 4 + column()) * Rows + four() * 4, &part, sizeof(part));
+          });
+        });
+      });
+      if constexpr (Rows % 4 == 2) {
+        const Words first = words(Rows - 2), second = words(Rows - 1);
+        const Lanes<std::uint64_t> pairs[2] = {
+            reinterpret_cast<Lanes<std::uint64_t>>(unpack<false, std::uint32_t>(first, second)),
+            reinterpret_cast<Lanes<std::uint64_t>>(unpack<true, std::uint32_t>(first, second))};
+        unrolled<4>([&](auto column) {
+          unrolled<kPieces>([&](auto piece) {
+            const std::uint64_t pair = pairs[column() / 2][piece() * 2 + column() % 2];
+            std::memcpy(out + (done + piece() * 4 + column()) * Rows + Rows - 2, &pair, 8);
+          });
+        });
+      }
+    }
+  }
+  transpose(Rows, columns - done, in + done, in_stride, out + done * Rows, Rows);
 }
 
 // out = in. Packs blocks whose rows are some kilobytes apart: at such strides rows would evict each other from the

@@ -128,6 +128,17 @@ inline __attribute__((always_inline)) void unrolled(const Body& body) {
 // A vector gathered from 16-byte pieces, piece i at from + i * step bytes.
 template <class T, int Bytes = kVectorBytes>
 inline Lanes<T, Bytes> load_pieces(const std::byte* from, std::int64_t step) {
+#if defined(__AVX512F__)
+  if constexpr (Bytes == 64) {
+    // Inserted from memory; GCC 12 would load each piece and shuffle. Masked forms, see from_half().
+    constexpr __mmask16 kAll = 0xffff;
+    const auto at = [&](int i) { return reinterpret_cast<__m128i>(load<T, 16>(from + i * step)); };
+    __m512i all = _mm512_zextsi128_si512(at(0));
+    all = _mm512_maskz_inserti32x4(kAll, all, at(1), 1);
+    all = _mm512_maskz_inserti32x4(kAll, all, at(2), 2);
+    return reinterpret_cast<Lanes<T, Bytes>>(_mm512_maskz_inserti32x4(kAll, all, at(3), 3));
+  }
+#endif
   if constexpr (Bytes == 16) {
     return load<T, 16>(from);
   } else {
@@ -141,6 +152,25 @@ inline Lanes<T, Bytes> load_pieces(const std::byte* from, std::int64_t step) {
 template <bool High, class T>
 inline Lanes<T> unpack(Lanes<T> a, Lanes<T> b) {
   return detail::unpack<High, T>(a, b, std::make_index_sequence<static_cast<std::size_t>(kLanes<T>)>());
+}
+
+// Transposes square blocks, each 16 bytes wide.
+inline __attribute__((always_inline)) void transpose_pieces(Lanes<std::uint32_t> (&words)[4]) {
+  using Pairs = Lanes<std::uint64_t>;
+  const auto pairs = [](auto a) { return reinterpret_cast<Pairs>(a); };
+  const Pairs a = pairs(unpack<false, std::uint32_t>(words[0], words[1]));
+  const Pairs b = pairs(unpack<false, std::uint32_t>(words[2], words[3]));
+  const Pairs c = pairs(unpack<true, std::uint32_t>(words[0], words[1]));
+  const Pairs d = pairs(unpack<true, std::uint32_t>(words[2], words[3]));
+  words[0] = reinterpret_cast<Lanes<std::uint32_t>>(unpack<false, std::uint64_t>(a, b));
+  words[1] = reinterpret_cast<Lanes<std::uint32_t>>(unpack<true, std::uint64_t>(a, b));
+  words[2] = reinterpret_cast<Lanes<std::uint32_t>>(unpack<false, std::uint64_t>(c, d));
+  words[3] = reinterpret_cast<Lanes<std::uint32_t>>(unpack<true, std::uint64_t>(c, d));
+}
+inline __attribute__((always_inline)) void transpose_pieces(Lanes<std::uint64_t> (&words)[2]) {
+  const auto low = unpack<false, std::uint64_t>(words[0], words[1]);
+  words[1] = unpack<true, std::uint64_t>(words[0], words[1]);
+  words[0] = low;
 }
 
 }  // namespace essh::cpu

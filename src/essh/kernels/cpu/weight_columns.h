@@ -91,7 +91,7 @@ class WeightColumns {
     unrolled<kPieceRows>([&](auto r) __attribute__((always_inline)) {
       words[r()] = load_pieces<Word>(rows + r() * stride, kPieceRows * stride);
     });
-    transpose(words);
+    transpose_pieces(words);
     unrolled<kSpan>([&](auto k) __attribute__((always_inline)) {
       body(k, detail::Words<T, format>::template widen<k() % kPerWord>(words[k() / kPerWord]));
     });
@@ -108,26 +108,6 @@ class WeightColumns {
         padded, 16, [&](auto k, Lanes<T> column) __attribute__((always_inline)) {
           if (k() < count) body(k, column);
         });
-  }
-
- private:
-  // Transposes square blocks, each 16 bytes wide.
-  static inline __attribute__((always_inline)) void transpose(Lanes<std::uint32_t> (&words)[4]) {
-    using Pairs = Lanes<std::uint64_t>;
-    const auto pairs = [](auto a) { return reinterpret_cast<Pairs>(a); };
-    const Pairs a = pairs(unpack<false, std::uint32_t>(words[0], words[1]));
-    const Pairs b = pairs(unpack<false, std::uint32_t>(words[2], words[3]));
-    const Pairs c = pairs(unpack<true, std::uint32_t>(words[0], words[1]));
-    const Pairs d = pairs(unpack<true, std::uint32_t>(words[2], words[3]));
-    words[0] = reinterpret_cast<Lanes<std::uint32_t>>(unpack<false, std::uint64_t>(a, b));
-    words[1] = reinterpret_cast<Lanes<std::uint32_t>>(unpack<true, std::uint64_t>(a, b));
-    words[2] = reinterpret_cast<Lanes<std::uint32_t>>(unpack<false, std::uint64_t>(c, d));
-    words[3] = reinterpret_cast<Lanes<std::uint32_t>>(unpack<true, std::uint64_t>(c, d));
-  }
-  static inline __attribute__((always_inline)) void transpose(Lanes<std::uint64_t> (&words)[2]) {
-    const auto low = unpack<false, std::uint64_t>(words[0], words[1]);
-    words[1] = unpack<true, std::uint64_t>(words[0], words[1]);
-    words[0] = low;
   }
 };
 
