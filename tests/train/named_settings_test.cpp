@@ -140,10 +140,10 @@ TEST(OwnSettings, KeepTheRateUntilRefinement) {
     const auto config = recipe_config(recipe, 256, 0);
     const auto pretraining = make_pretraining(recipe, config)->settings.schedule,
                refinement = make_refinement(recipe, config)->settings.schedule;
-    EXPECT_EQ(pretraining.rate(recipe.run.steps - 1), recipe.optimizer.rate);
-    EXPECT_EQ(refinement.peak, recipe.optimizer.rate);
+    EXPECT_NEAR(pretraining.rate(recipe.run.steps), 0.5 * recipe.optimizer.rate, 1e-12);
+    EXPECT_EQ(refinement.peak, pretraining.rate(recipe.run.steps));
     EXPECT_NEAR(refinement.rate(recipe.refine.steps), 0, 1e-12);
-    EXPECT_EQ(refinement.rate(0), recipe.optimizer.rate) << "the moments are those of pretraining";
+    EXPECT_EQ(refinement.rate(0), refinement.peak) << "the moments are those of pretraining";
     EXPECT_EQ(make_refinement(recipe, config)->settings.inherited_steps, recipe.run.steps);
     EXPECT_EQ(make_refinement(recipe, config)->settings.decay, DecayGroups::Pretraining)
         << "at this rate, decay of the embedding would count";

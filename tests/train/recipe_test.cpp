@@ -229,5 +229,17 @@ TEST(Schedule, TheStagesTakeTheirOwnSettings) {
   EXPECT_NEAR(refinement.rate(10), 0, 1e-12) << "falls to zero";
 }
 
+TEST(Schedule, RefinementStartsWherePretrainingEnds) {
+  const auto peak = [](std::vector<std::string> settings) {
+    settings.insert(settings.end(), {"refine.rate=0", "optimizer.rate=0.25"});
+    const auto recipe = load_recipe("tiny", settings);
+    return make_refinement(recipe, recipe_config(recipe, 256, 0))->settings.schedule.peak;
+  };
+  EXPECT_DOUBLE_EQ(peak({"optimizer.schedule=constant"}), 0.25);
+  EXPECT_DOUBLE_EQ(peak({"optimizer.schedule=cosine", "optimizer.floor=0.5"}), 0.125);
+  EXPECT_DOUBLE_EQ(peak({"optimizer.schedule=wsd", "optimizer.decay_share=0.5", "optimizer.floor=0.1"}), 0.025);
+  EXPECT_THROW(peak({"optimizer.schedule=cosine", "optimizer.floor=0"}), Error);
+}
+
 }  // namespace
 }  // namespace essh

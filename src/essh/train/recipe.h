@@ -259,7 +259,8 @@ template <class Visitor>
 void fields(Visitor& visit, RefineRecipe& r) {
   visit("steps", r.steps, Field{.help = "steps of shared refinement", .min = 1, .max = 1e12});
   visit("batch", r.batch, Field{.help = "sequences per step", .min = 1, .max = 1 << 24});
-  visit("rate", r.rate, Field{.help = "peak learning rate, falling to zero; 0: optimizer.rate", .min = 0, .max = 10});
+  visit("rate", r.rate,
+        Field{.help = "peak learning rate, falling to zero; 0: the last of pretraining", .min = 0, .max = 10});
   visit("warmup", r.warmup, Field{.help = "share of the steps in which the rate rises", .min = 0, .max = 1});
   visit("decay", r.decay,
         Field{.help = "weight decay on all two-dimensional tensors: all; or as in pretraining: matrices"});

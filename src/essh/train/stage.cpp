@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "essh/base/error.h"
 #include "essh/base/rng.h"
 
 namespace essh {
@@ -48,6 +49,13 @@ class Pretraining final : public Stage {
 // Refinement reads the data and draws budgets in an order of its own.
 constexpr std::uint64_t kRefinementSeed = 0x5ef1e0u;
 
+double refinement_rate(const Recipe& recipe) {
+  if (recipe.refine.rate > 0) return recipe.refine.rate;
+  const double last = pretraining_schedule(recipe.optimizer, recipe.run.steps).rate(recipe.run.steps);
+  if (!(last > 0)) fail(ErrorKind::Usage, "refine.rate is 0, but pretraining ends at the rate 0 too: give a rate");
+  return last;
+}
+
 class Refinement final : public Stage {
  public:
   Refinement(const Recipe& recipe, const ModelConfig& config)
@@ -55,9 +63,7 @@ class Refinement final : public Stage {
                "refine.batch",
                recipe.refine.batch,
                recipe.run.seed + kRefinementSeed,
-               {.peak = recipe.refine.rate > 0 ? recipe.refine.rate : recipe.optimizer.rate,
-                .warmup = recipe.refine.warmup,
-                .steps = recipe.refine.steps},
+               {.peak = refinement_rate(recipe), .warmup = recipe.refine.warmup, .steps = recipe.refine.steps},
                recipe.refine.decay == "all" ? DecayGroups::Refinement : DecayGroups::Pretraining,
                "",
                0,
