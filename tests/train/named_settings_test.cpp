@@ -140,7 +140,7 @@ TEST(OwnSettings, KeepTheRateUntilRefinement) {
     const auto config = recipe_config(recipe, 256, 0);
     const auto pretraining = make_pretraining(recipe, config)->settings.schedule,
                refinement = make_refinement(recipe, config)->settings.schedule;
-    EXPECT_NEAR(pretraining.rate(recipe.run.steps), 0.5 * recipe.optimizer.rate, 1e-12);
+    EXPECT_EQ(pretraining.rate(recipe.run.steps), recipe.optimizer.rate);
     EXPECT_EQ(refinement.peak, pretraining.rate(recipe.run.steps));
     EXPECT_NEAR(refinement.rate(recipe.refine.steps), 0, 1e-12);
     EXPECT_EQ(refinement.rate(0), refinement.peak) << "the moments are those of pretraining";

@@ -75,15 +75,14 @@ constexpr std::array<std::pair<const char*, const char*>, 3> kPaperByPreset = {{
     {"tiny", "elastic.ordering_period=7"},
 }};
 
-// Our own recipe (docs/recipe.md): the rate falls to half of its peak while most micro-batches train the full capacity,
-// and from there to zero in refinement, which keeps the moments and trains it and a slice with every micro-batch. The
-// smallest capacity, which has no near neighbour, is drawn more often. The peak stays the recipe's.
+// Our own recipe (docs/recipe.md): the rate stays at its peak while most micro-batches train the full capacity, and
+// falls to zero in refinement, which keeps the moments and trains it and a slice with every micro-batch. The smallest
+// capacity, which has no near neighbour, is drawn more often. The peak stays the recipe's.
 constexpr std::array kOwn = {
     "optimizer.algorithm=muon",
     "optimizer.embedding_rate=4",
-    "optimizer.schedule=cosine",
+    "optimizer.schedule=constant",
     "optimizer.warmup=0.1",
-    "optimizer.floor=0.5",
     "elastic.sampling=fixed",
     "elastic.full_share=0.75",
     "elastic.smallest_share=0.3",
