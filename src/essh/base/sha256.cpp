@@ -39,7 +39,7 @@ std::string Sha256::hex() {
 std::string sha256_of_file(const std::filesystem::path& path) {
   InputFile file(path);
   Sha256 hash;
-  std::vector<std::byte> piece(1u << 20);
+  std::vector<std::byte> piece(std::min<std::uint64_t>(file.size(), 1u << 20));
   for (std::uint64_t offset = 0; offset < file.size(); offset += piece.size()) {
     const auto size = std::min<std::uint64_t>(piece.size(), file.size() - offset);
     file.read(offset, std::span(piece).first(size));
