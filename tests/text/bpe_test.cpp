@@ -102,6 +102,25 @@ TEST(Bpe, CacheGivesWhatWasComputed) {
   EXPECT_LT(computed, 3 * 60);
 }
 
+TEST(Bpe, CacheGrowsWithTheWords) {
+  BpeScratch scratch;
+  constexpr int kWords = 8000;
+  int computed = 0;
+  for (int round = 0; round < 3; ++round) {
+    computed = 0;
+    for (int number = 0; number < kWords; ++number) {
+      std::vector<TokenId> ids;
+      Bpe::encode_cached(std::to_string(number), scratch, ids, [&](std::string_view, std::vector<TokenId>& out) {
+        ++computed;
+        out.push_back(number);
+      });
+      ASSERT_EQ(ids, std::vector<TokenId>{number});
+    }
+  }
+  // The cache began with 512 entries.
+  EXPECT_LT(computed, kWords / 2);
+}
+
 TEST(Bpe, MegabytesOfOneCharacterTakeNoLongerPerByte) {
   // Doubling merges, and three-letter merges that make most candidates stale.
   const std::vector<BpeMerge> merges = {{0, 0, 3}, {3, 3, 4}, {3, 0, 5}, {4, 4, 6}, {4, 0, 7}, {6, 6, 8}};

@@ -21,10 +21,12 @@ struct BpeMerge {
 // Scratch of one thread: a cache of word ids, and the lists of the current word.
 class BpeScratch {
  public:
-  BpeScratch() : cache_(kEntries) {}
+  BpeScratch() : cache_(kFirstEntries) {}
 
  private:
   friend class Bpe;
+  // Powers of two. The cache grows to 2 MB with the number of words: most tokenizers encode few.
+  static constexpr std::size_t kFirstEntries = 1 << 9;
   static constexpr std::size_t kEntries = 1 << 15;
   static constexpr std::size_t kKeyBytes = 32;
   static constexpr std::size_t kIds = 7;
@@ -37,7 +39,14 @@ class BpeScratch {
     std::array<TokenId, kIds> ids;
   };
 
+  // Forgets the words in the cache.
+  void grow() {
+    words_ = 0;
+    cache_.assign(8 * cache_.size(), Entry{});
+  }
+
   std::vector<Entry> cache_;
+  std::size_t words_ = 0;  // entries in use
   std::vector<TokenId> ids_;
   std::vector<std::uint32_t> next_;
   std::vector<std::uint32_t> previous_;
@@ -107,7 +116,7 @@ void Bpe::encode_cached(std::string_view word, BpeScratch& scratch, std::vector<
     hash = (hash ^ key[i]) * 0x9E3779B97F4A7C15u;
     hash ^= hash >> 32;
   }
-  Entry& entry = scratch.cache_[hash % BpeScratch::kEntries];
+  Entry& entry = scratch.cache_[hash & (scratch.cache_.size() - 1)];
   if (entry.length == word.size() && entry.key == key) {
     ids.insert(ids.end(), entry.ids.begin(), entry.ids.begin() + entry.count);
     return;
@@ -116,10 +125,13 @@ void Bpe::encode_cached(std::string_view word, BpeScratch& scratch, std::vector<
   compute(word, ids);
   const std::size_t count = ids.size() - begin;
   if (count > BpeScratch::kIds) return;
+  const bool fresh = entry.length == 0;
   entry.key = key;
   entry.length = static_cast<std::uint8_t>(word.size());
   entry.count = static_cast<std::uint8_t>(count);
   std::copy_n(ids.begin() + static_cast<std::ptrdiff_t>(begin), count, entry.ids.begin());
+  if (fresh && ++scratch.words_ > scratch.cache_.size() / 2 && scratch.cache_.size() < BpeScratch::kEntries)
+    scratch.grow();
 }
 
 }  // namespace essh
