@@ -68,10 +68,7 @@ class Rng {
   }
 
  private:
-  void refill() {
-    block_ = random_block(seed_, stream_, position_ / 4);
-    filled_ = true;
-  }
+  void refill();
 
   std::uint64_t seed_;
   std::uint64_t stream_;
