@@ -63,7 +63,7 @@ TEST(CapacitySampler, TheSmallestBudgetHasAShareOfItsOwn) {
 TEST(CapacitySampler, TheSharesOfARecipeAreCountedBeforeTheRun) {
   const auto shares = [](std::vector<std::string> settings) {
     settings.insert(settings.end(), {"run.steps=4000", "run.batch=8", "run.micro_batch=4", "data.context=256",
-                                     "elastic.full_share=0.75"});
+                                     "elastic.full_share=0.75", "elastic.smallest_share=0"});
     const auto recipe = load_recipe("tiny", settings);
     return reduced_shares(recipe, recipe_config(recipe, 256, 0));
   };
