@@ -52,7 +52,7 @@ class TrainRecipe(unittest.TestCase):
         text = self.train("none", *words)
         self.assertEqual(text.returncode, 0, text.stderr)
         for line in (b"recipe       tiny, with the settings of paper\n", b'optimizer.algorithm: "adamw" instead of "muon"\n',
-                     b"elastic.kl: 0.25 instead of 0.5\n"):
+                     b"elastic.kl: 0.25 instead of 0.0\n"):
             self.assertIn(line, text.stdout)
         result = json.loads(self.train("none", *words, "--json").stdout)
         self.assertEqual((result["recipe"], result["named_settings"]), ("tiny", "paper"))
