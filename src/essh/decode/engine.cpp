@@ -96,6 +96,7 @@ class Engine::Typed : public Impl {
 
   void prepare(const Tier& tier, Index slots, Index prompt) override {
     if (stream_.device() == Device::Cpu || options_.eager) return;
+    slots = std::min(slots, kPassRows);  // more are several passes
     auto& model = find(tier.capacity);
     // Everything runs on this slot; sequences of a step are the same one many times.
     const auto slot = add(tier, model, 0);
