@@ -30,8 +30,9 @@ refine: {steps: 1, batch: 4}
 # For arms with their own recipe.
 SMALL = ["model.hidden_size=64", "model.intermediate_size=64", "run.steps=2", "run.batch=2", "run.micro_batch=1", "run.validation_windows=1",
          "elastic.warmup_tokens=0", "refine.steps=1", "refine.batch=1"]
-OWN = {"syn-mqar": ["data.symbols=256", "model.vocab_size=256"], "syn-mqar-seeds": ["data.symbols=256", "model.vocab_size=256"],
-       "palindrome-new": [], "dna-loss": ["data.context=32"],
+CHANNELS = "model.spectral_channels=8"  # the initial modes of each take time
+RECALL = ["data.symbols=256", "model.vocab_size=256", CHANNELS]
+OWN = {"syn-mqar": RECALL, "syn-mqar-seeds": RECALL, "palindrome-new": [CHANNELS], "dna-loss": ["data.context=32"],
        "main-tiers": ["data.context=32", "model.num_hidden_layers=3", "model.attention_layers=[2]"]}
 
 
