@@ -1,5 +1,6 @@
 """Hugging Face tokenizers made from plain vocabularies, and texts to compare them on. Used by tokenizer tests and benchmarks."""
 import base64
+import functools
 import glob
 import os
 import random
@@ -106,6 +107,7 @@ def code_files(limit):
     return chosen
 
 
+@functools.cache
 def character_pools():
     """Characters by Unicode category, unassigned ones among them, and those that splitters get wrong."""
     pools = {}
