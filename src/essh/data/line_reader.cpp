@@ -3,12 +3,14 @@
 #include <algorithm>
 #include <cstring>
 #include <span>
+#include <utility>
 
 namespace essh {
 
 LineReader::LineReader(ByteStream& stream, std::uint64_t offset, std::uint64_t number)
     : stream_(stream),
-      buffer_(std::make_unique_for_overwrite<char[]>(2 * kWholeLine)),
+      size_(1u << 16),
+      buffer_(std::make_unique_for_overwrite<char[]>(size_)),
       offset_(offset),
       number_(number) {
   constexpr std::string_view kMark = "\xEF\xBB\xBF";
@@ -23,7 +25,13 @@ void LineReader::fill() {
     end_ -= begin_;
     begin_ = 0;
   }
-  const auto got = stream_.read(std::span(buffer_.get(), 2 * kWholeLine).subspan(end_));
+  if (end_ == size_ && size_ < 2 * kWholeLine) {
+    size_ *= 2;
+    auto larger = std::make_unique_for_overwrite<char[]>(size_);
+    std::memcpy(larger.get(), buffer_.get(), end_);
+    buffer_ = std::move(larger);
+  }
+  const auto got = stream_.read(std::span(buffer_.get(), size_).subspan(end_));
   ended_ = got == 0;
   end_ += got;
 }

@@ -34,7 +34,8 @@ class LineReader {
   Line take(std::size_t size, bool last);
 
   ByteStream& stream_;
-  std::unique_ptr<char[]> buffer_;  // two lines of maximal length
+  std::size_t size_;  // of the buffer: grows up to two lines of maximal length
+  std::unique_ptr<char[]> buffer_;
   std::size_t begin_ = 0;
   std::size_t end_ = 0;
   bool ended_ = false;
