@@ -19,7 +19,7 @@ inline StoredModel engine_family(bool attention = true, bool residual_in_fp32 = 
   ModelConfig config = preset("tiny");
   config.residual_in_fp32 = residual_in_fp32;
   config.vocab_size = 300;
-  config.hidden_size = 128;
+  config.hidden_size = kSanitized ? 64 : 128;
   config.intermediate_size = 320;
   config.num_hidden_layers = 4;
   config.attention_layers = {};
