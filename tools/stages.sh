@@ -95,7 +95,9 @@ build_jobs() {
   say "$cores"
 }
 
-# build_preset PRESET [TARGET...]: configures, lists features that are off because of a missing library, and builds.
+# build_preset PRESET [TARGET...]: configures, lists features that are off because of a missing library, and builds. The
+# caller may set configure_options.
+configure_options=()
 build_preset() {
   local preset=$1 log=build/logs/configure-$1.log options=() arguments=()
   shift
@@ -107,7 +109,7 @@ build_preset() {
   if command -v ccache >/dev/null; then options+=(-DCMAKE_CXX_COMPILER_LAUNCHER=ccache -DCMAKE_CUDA_COMPILER_LAUNCHER=ccache); fi
   # Without a GPU the backend only has to compile: slow code for it takes half the time.
   if ! has_gpu; then options+=(-DESSH_CUDA_QUICK=ON); fi
-  if ! cmake --preset "$preset" "${options[@]}" >"$log" 2>&1; then
+  if ! cmake --preset "$preset" "${options[@]}" "${configure_options[@]}" >"$log" 2>&1; then
     cat "$log" >&2
     return 1
   fi
