@@ -108,7 +108,7 @@ build_preset() {
   fi
   if command -v ccache >/dev/null; then options+=(-DCMAKE_CXX_COMPILER_LAUNCHER=ccache -DCMAKE_CUDA_COMPILER_LAUNCHER=ccache); fi
   # Without a GPU the backend only has to compile: slow code for it takes half the time.
-  if ! has_gpu; then options+=(-DESSH_CUDA_QUICK=ON); fi
+  if has_gpu; then options+=(-DESSH_CUDA_QUICK=OFF); else options+=(-DESSH_CUDA_QUICK=ON); fi
   if ! cmake --preset "$preset" "${options[@]}" "${configure_options[@]}" >"$log" 2>&1; then
     cat "$log" >&2
     return 1
