@@ -51,6 +51,8 @@ TEST(PaperSettings, EveryFieldHasThePapersValue) {
     EXPECT_EQ(r.refine.warmup, 0.05);
     EXPECT_EQ(r.refine.decay, "all");
     EXPECT_EQ(r.refine.moments, "fresh");
+    EXPECT_EQ(r.refine.schedule, "cosine");
+    EXPECT_EQ(r.refine.order, "own");
     EXPECT_EQ(make_refinement(r, recipe_config(r, 256, 0))->settings.inherited_steps, 0);
     EXPECT_EQ(r.refine.label, 1);
     EXPECT_EQ(r.refine.kl, 0);
@@ -102,8 +104,8 @@ elastic: {sampling: ramp, full_share: 0.1, joint: true, smallest_share: 0.4, war
   budgets: [0.5], budget_channels: 32, ffn_scale: 2, mixer_scale: 2, kl: 2, label: 2, ordering_period: 3,
   ordering_until: 0.1, activation_memory: 0.5, calibration_tokens: 9}
 run: {steps: 50}
-refine: {steps: 3, batch: 4, rate: 0.1, warmup: 0.5, decay: matrices, moments: kept, label: 2, kl: 1, tv: 1, sampling: shuffle, budgets: [0.5], smallest_share: 0.5,
-  teacher_budget: 0.5}
+refine: {steps: 3, batch: 4, rate: 0.1, warmup: 0.5, decay: matrices, moments: kept, schedule: linear,
+  order: continued, label: 2, kl: 1, tv: 1, sampling: shuffle, budgets: [0.5], smallest_share: 0.5, teacher_budget: 0.5}
 )");
   std::set<std::string> kept;
   for (const auto& difference : recipe_differences(paper("tiny"), paper(path))) kept.insert(difference.field);
@@ -145,6 +147,10 @@ TEST(OwnSettings, KeepTheRateUntilRefinement) {
     EXPECT_NEAR(refinement.rate(recipe.refine.steps), 0, 1e-12);
     EXPECT_EQ(refinement.rate(0), refinement.peak) << "the moments are those of pretraining";
     EXPECT_EQ(make_refinement(recipe, config)->settings.inherited_steps, recipe.run.steps);
+    EXPECT_EQ(make_refinement(recipe, config)->settings.seed, make_pretraining(recipe, config)->settings.seed);
+    EXPECT_EQ(make_refinement(recipe, config)->settings.first_sequence, recipe.run.steps * recipe.run.batch)
+        << "the first that pretraining has not seen";
+    EXPECT_NEAR(refinement.rate(recipe.refine.steps / 2) / refinement.peak, 0.5, 0.01) << "linear";
     EXPECT_EQ(make_refinement(recipe, config)->settings.decay, DecayGroups::Pretraining)
         << "at this rate, decay of the embedding would count";
   }

@@ -115,10 +115,11 @@ TEST_F(TrainerTest, RefinementFollowsTheReferenceInDouble) {
 
 TEST_F(TrainerTest, RefinementWithKeptMomentsFollowsTheReference) {
   for (const char* algorithm : {"optimizer.algorithm=adamw", "optimizer.algorithm=muon"}) {
-    Setup setup(recipe({algorithm, "run.steps=6", "elastic.ordering_period=0", "optimizer.schedule=constant",
-                        "refine.steps=8", "refine.rate=0", "refine.warmup=0", "refine.decay=matrices",
-                        "refine.moments=kept", "refine.sampling=step", "refine.smallest_share=0"}),
-                2);
+    Setup setup(
+        recipe({algorithm, "run.steps=6", "elastic.ordering_period=0", "optimizer.schedule=constant", "refine.steps=8",
+                "refine.rate=0", "refine.warmup=0", "refine.decay=matrices", "refine.moments=kept",
+                "refine.schedule=linear", "refine.order=continued", "refine.sampling=step", "refine.smallest_share=0"}),
+        2);
     const auto before = setup.trainer();
     ReferenceTrainer exact_before(make_pretraining(setup.recipe, setup.config)->settings, setup.recipe, setup.config,
                                   setup.data);

@@ -30,7 +30,8 @@ class ReferenceTrainer {
         first_(config),
         second_(config),
         sampler_(recipe.elastic, config, recipe.run.seed, recipe.run.steps),
-        sequences_(data.training(stage.seed)) {
+        sequences_(data.training(stage.seed)),
+        position_(stage.first_sequence) {
     Parameters<float> start(config);
     initialise(start, config, recipe.run.seed);
     std::copy_n(start.data(), start.layout().size(), weights_.data());
@@ -300,7 +301,8 @@ class ReferenceTrainer {
   std::unique_ptr<Sequences> sequences_;
   Stream stream_ = cpu_stream(1);
   Arena arena_{Device::Cpu};
-  Index step_ = 0, position_ = 0, inherited_ = 0;
+  Index position_;
+  Index step_ = 0, inherited_ = 0;
   StepReport report_;
   double scale_ = 1;  // weight of one token's loss
 };

@@ -57,6 +57,8 @@ constexpr std::array kPaper = {
     "refine.warmup=0.05",
     "refine.decay=all",
     "refine.moments=fresh",
+    "refine.schedule=cosine",
+    "refine.order=own",
     "refine.label=1",
     "refine.kl=0",
     "refine.tv=5",
@@ -76,8 +78,8 @@ constexpr std::array<std::pair<const char*, const char*>, 3> kPaperByPreset = {{
 }};
 
 // Our own recipe (docs/recipe.md): the rate stays at its peak while most micro-batches train the full capacity, and
-// falls to zero in refinement, which keeps the moments and trains it and a slice with every micro-batch. The smallest
-// capacity, which has no near neighbour, is drawn more often. The peak stays the recipe's.
+// falls to zero in refinement, which keeps the moments and the order of the data, and trains it and a slice with every
+// micro-batch. The smallest capacity, which has no near neighbour, is drawn more often. The peak stays the recipe's.
 constexpr std::array kOwn = {
     "optimizer.algorithm=muon",
     "optimizer.embedding_rate=4",
@@ -101,6 +103,8 @@ constexpr std::array kOwn = {
     "refine.warmup=0",
     "refine.decay=matrices",
     "refine.moments=kept",
+    "refine.schedule=linear",
+    "refine.order=continued",
     "refine.label=1",
     "refine.kl=0",
     "refine.tv=1",

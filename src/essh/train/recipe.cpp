@@ -129,6 +129,8 @@ void check(const Recipe& r, const std::string& place) {
   one_of(r.refine.sampling, place + ": refine.sampling", {"step", "shuffle"});
   one_of(r.refine.decay, place + ": refine.decay", {"all", "matrices"});
   one_of(r.refine.moments, place + ": refine.moments", {"fresh", "kept"});
+  one_of(r.refine.schedule, place + ": refine.schedule", {"cosine", "linear"});
+  one_of(r.refine.order, place + ": refine.order", {"own", "continued"});
   parse_modal_init(r.model.modes);
   if (!r.data.task.empty() && !r.data.path.empty())
     fail(ErrorKind::BadFile, "{}: data.path and data.task exclude each other", place);

@@ -102,6 +102,8 @@ struct RefineRecipe {
   double warmup = 0.05;
   std::string decay = "all";
   std::string moments = "fresh";
+  std::string schedule = "cosine";
+  std::string order = "own";
   double label = 1;
   double kl = 0;
   double tv = 5;
@@ -266,6 +268,10 @@ void fields(Visitor& visit, RefineRecipe& r) {
         Field{.help = "weight decay on all two-dimensional tensors: all; or as in pretraining: matrices"});
   visit("moments", r.moments,
         Field{.help = "the optimizer's states at the beginning: fresh, or kept from the end of pretraining"});
+  visit("schedule", r.schedule, Field{.help = "how the rate falls: cosine or linear"});
+  visit("order", r.order,
+        Field{.help = "of the data: own, or continued where pretraining ended, so that no sequence comes twice before "
+                      "all others have come"});
   visit("label", r.label, Field{.help = "weight of the label loss of slices", .min = 0, .max = 1000});
   visit("kl", r.kl, Field{.help = "weight of the divergence from full capacity", .min = 0, .max = 1000});
   visit("tv", r.tv, Field{.help = "weight of the total variation from full capacity", .min = 0, .max = 1000});

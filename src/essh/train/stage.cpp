@@ -15,7 +15,7 @@ Schedule pretraining_schedule(const OptimizerRecipe& o, Index steps) {
 class Pretraining final : public Stage {
  public:
   Pretraining(const Recipe& recipe, const ModelConfig& config)
-      : Stage({"pretraining", "run.batch", recipe.run.batch, recipe.run.seed,
+      : Stage({"pretraining", "run.batch", recipe.run.batch, recipe.run.seed, 0,
                pretraining_schedule(recipe.optimizer, recipe.run.steps), DecayGroups::Pretraining,
                recipe.elastic.teacher, static_cast<Index>(recipe.elastic.calibration_tokens)}),
         recipe_(recipe.elastic),
@@ -46,7 +46,7 @@ class Pretraining final : public Stage {
   CapacitySampler sampler_;
 };
 
-// Refinement reads the data and draws budgets in an order of its own.
+// Of the draws of budgets in refinement, and of an order of the data of its own.
 constexpr std::uint64_t kRefinementSeed = 0x5ef1e0u;
 
 double refinement_rate(const Recipe& recipe) {
@@ -56,17 +56,26 @@ double refinement_rate(const Recipe& recipe) {
   return last;
 }
 
+Schedule refinement_schedule(const Recipe& recipe) {
+  const bool linear = recipe.refine.schedule == "linear";
+  return {.peak = refinement_rate(recipe),
+          .shape = linear ? "wsd" : "cosine",
+          .warmup = recipe.refine.warmup,
+          .decay_share = linear ? 1.0 - recipe.refine.warmup : 0,
+          .steps = recipe.refine.steps};
+}
+
+bool continues_order(const Recipe& recipe) {
+  return recipe.refine.order == "continued";
+}
+
 class Refinement final : public Stage {
  public:
   Refinement(const Recipe& recipe, const ModelConfig& config)
-      : Stage({"refinement",
-               "refine.batch",
-               recipe.refine.batch,
-               recipe.run.seed + kRefinementSeed,
-               {.peak = refinement_rate(recipe), .warmup = recipe.refine.warmup, .steps = recipe.refine.steps},
-               recipe.refine.decay == "all" ? DecayGroups::Refinement : DecayGroups::Pretraining,
-               "",
-               0,
+      : Stage({"refinement", "refine.batch", recipe.refine.batch,
+               recipe.run.seed + (continues_order(recipe) ? 0 : kRefinementSeed),
+               continues_order(recipe) ? recipe.run.steps * recipe.run.batch : 0, refinement_schedule(recipe),
+               recipe.refine.decay == "all" ? DecayGroups::Refinement : DecayGroups::Pretraining, "", 0,
                recipe.refine.moments == "kept" ? recipe.run.steps : 0}),
         recipe_(recipe),
         shuffles_(recipe.refine.sampling == "shuffle"),

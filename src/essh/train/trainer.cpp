@@ -60,7 +60,8 @@ Trainer<T>::Trainer(std::unique_ptr<Stage> stage, const Recipe& recipe, const Mo
          batch(), micro_batches(), recipe.run.micro_batch, group.size(), stage_->settings.batch_setting);
   clear(stream, squares_.view());
   loader_ = std::make_unique<Loader>(
-      *training_, LoaderOptions{.rows = recipe.run.micro_batch, .rank = group.rank(), .ranks = group.size()});
+      *training_, LoaderOptions{.rows = recipe.run.micro_batch, .rank = group.rank(), .ranks = group.size()},
+      stage_->settings.first_sequence);
   if (const auto& teacher = stage_->settings.teacher; !teacher.empty()) {
     const auto loaded = load_model(teacher);
     if (loaded.config.vocab_size != config.vocab_size)
