@@ -47,6 +47,7 @@ constexpr std::array kPaper = {
     "elastic.label=1",
     "elastic.kl=0.5",
     "elastic.joint=false",
+    "elastic.sandwich=false",
     "elastic.teacher=\"\"",
     "elastic.calibration_tokens=0",
     // app:elastic-sort.
@@ -65,6 +66,7 @@ constexpr std::array kPaper = {
     "refine.sampling=step",
     "refine.budgets=[]",
     "refine.smallest_share=0",
+    "refine.sandwich=false",
     "refine.teacher_budget=1",
 };
 
@@ -97,6 +99,7 @@ constexpr std::array kOwn = {
     "elastic.label=1",
     "elastic.kl=0.5",
     "elastic.joint=false",
+    "elastic.sandwich=false",
     "elastic.teacher=\"\"",
     "elastic.calibration_tokens=0",
     "refine.rate=0",
@@ -111,6 +114,7 @@ constexpr std::array kOwn = {
     "refine.sampling=shuffle",
     "refine.budgets=[]",
     "refine.smallest_share=0.3",
+    "refine.sandwich=false",
     "refine.teacher_budget=1",
 };
 
