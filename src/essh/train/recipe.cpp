@@ -25,7 +25,8 @@ data: {context: 256}
 optimizer: {algorithm: muon, rate: 6.0e-3, embedding_rate: 4, warmup: 0.1}
 elastic: {warmup_tokens: 1.0e5, full_share: 0.5, smallest_share: 0.4, kl: 0, ordering_period: 50}
 run: {steps: 400, batch: 8, micro_batch: 4, validate_every: 100, checkpoint_every: 100, validation_windows: 32}
-refine: {steps: 20, batch: 8, rate: 6.0e-4, warmup: 0, decay: matrices, moments: kept, tv: 1, sampling: shuffle, smallest_share: 0.3}
+refine: {steps: 20, batch: 8, rate: 6.0e-4, warmup: 0, decay: matrices, moments: kept, schedule: linear, order: continued, tv: 1,
+  sampling: shuffle, smallest_share: 0.3}
 )"},
     {"370m", R"(model: {preset: 370m}
 data: {context: 2048}
