@@ -43,8 +43,6 @@ TEST(PaperSettings, EveryFieldHasThePapersValue) {
     EXPECT_EQ(r.elastic.label, 1);
     EXPECT_EQ(r.elastic.kl, 0.5);
     EXPECT_FALSE(r.elastic.joint);
-    EXPECT_FALSE(r.elastic.sandwich);
-    EXPECT_FALSE(r.refine.sandwich);
     EXPECT_EQ(r.elastic.teacher, "");
     EXPECT_EQ(r.elastic.calibration_tokens, 0);
     EXPECT_EQ(r.elastic.ordering_period, name == "tiny" ? 500 * r.run.steps / 28229 : 500);
@@ -102,12 +100,12 @@ TEST_F(PaperSettingsOfAFile, ReplaceTheFilesAndGiveWayToSettings) {
 data: {context: 128}
 optimizer: {algorithm: muon, rate: 0.1, embedding_rate: 3, beta1: 0.5, beta2: 0.5, eps: 1.0e-6, momentum: 0.5,
   weight_decay: 1, clip: 3, schedule: wsd, warmup: 0.3, floor: 0.3, decay_share: 0.4}
-elastic: {sampling: ramp, full_share: 0.1, joint: true, smallest_share: 0.4, sandwich: true, warmup_tokens: 7, warmup_share: 0.5,
+elastic: {sampling: ramp, full_share: 0.1, joint: true, smallest_share: 0.4, warmup_tokens: 7, warmup_share: 0.5,
   budgets: [0.5], budget_channels: 32, ffn_scale: 2, mixer_scale: 2, kl: 2, label: 2, ordering_period: 3,
   ordering_until: 0.1, activation_memory: 0.5, calibration_tokens: 9}
 run: {steps: 50}
 refine: {steps: 3, batch: 4, rate: 0.1, warmup: 0.5, decay: matrices, moments: kept, schedule: linear,
-  order: continued, label: 2, kl: 1, tv: 1, sampling: shuffle, budgets: [0.5], smallest_share: 0.5, sandwich: true, teacher_budget: 0.5}
+  order: continued, label: 2, kl: 1, tv: 1, sampling: shuffle, budgets: [0.5], smallest_share: 0.5, teacher_budget: 0.5}
 )");
   std::set<std::string> kept;
   for (const auto& difference : recipe_differences(paper("tiny"), paper(path))) kept.insert(difference.field);

@@ -64,16 +64,15 @@ class ReferenceTrainer {
       } else {
         const auto teacher = log_probabilities(batch, full_capacity(config_), weights_.weights());
         if (e.joint) learn(batch, full_capacity(config_), {});
-        for (const double slice : with_smallest(budget, e.sandwich))
-          learn(batch, capacity_at(config_, slice),
-                {.label = e.label, .kl = e.kl, .ffn_gradient = e.ffn_scale, .mixer_gradient = e.mixer_scale}, teacher);
+        learn(batch, capacity_at(config_, budget),
+              {.label = e.label, .kl = e.kl, .ffn_gradient = e.ffn_scale, .mixer_gradient = e.mixer_scale}, teacher);
       }
       arena_.release();
     }
     return end_step();
   }
 
-  // Every micro-batch at the capacity that teaches (full by default) and at one other, or in a sandwich at two.
+  // Every micro-batch at the capacity that teaches (full by default) and at one other.
   StepReport refinement_step(double budget, double teacher_budget = 1) {
     const auto upper = teacher_budget == 1 ? full_capacity(config_) : capacity_at(config_, teacher_budget);
     begin_step(recipe_.refine.batch);
@@ -81,13 +80,12 @@ class ReferenceTrainer {
       const auto batch = next_batch();
       const auto teacher = log_probabilities(batch, upper, weights_.weights());
       learn(batch, upper, {});
-      for (const double slice : with_smallest(budget, recipe_.refine.sandwich))
-        learn(batch, capacity_at(config_, slice),
-              {.label = recipe_.refine.label,
-               .kl = recipe_.refine.kl,
-               .tv = recipe_.refine.tv,
-               .ffn_gradient = recipe_.elastic.ffn_scale},
-              teacher);
+      learn(batch, capacity_at(config_, budget),
+            {.label = recipe_.refine.label,
+             .kl = recipe_.refine.kl,
+             .tv = recipe_.refine.tv,
+             .ffn_gradient = recipe_.elastic.ffn_scale},
+            teacher);
       arena_.release();
     }
     return end_step();
@@ -110,10 +108,6 @@ class ReferenceTrainer {
   }
 
  private:
-  static std::vector<double> with_smallest(double budget, bool sandwich) {
-    const double smallest = 2.0 / 32;  // T1, and the smallest budget of training and refinement
-    return sandwich && budget != smallest ? std::vector{budget, smallest} : std::vector{budget};
-  }
   void begin_step(Index sequences) {
     report_ = {};
     scale_ = 1 / static_cast<double>(sequences * recipe_.data.context);

@@ -65,12 +65,13 @@ TrainingRates train(const ModelConfig& config, Stream& stream, const TrainingBen
                       {.totals = totals.view(0, kLossTotals),
                        .squares = unit_squares,
                        .hidden = plan.taught() ? &teacher.hidden : nullptr});
-    if (plan.taught() && !plan.full) teacher.hidden = objective.observe(model, weights.weights(), rows, full);
-    auto counts = plan.weights;
-    counts.scale = scale;
-    for (const double budget : plan.slices)
-      objective.learn(weights.weights(), gradients, rows, capacity_at(config, budget), counts,
+    if (plan.reduced) {
+      if (plan.taught() && !plan.full) teacher.hidden = objective.observe(model, weights.weights(), rows, full);
+      auto counts = *plan.reduced;
+      counts.scale = scale;
+      objective.learn(weights.weights(), gradients, rows, capacity_at(config, plan.budget), counts,
                       plan.taught() ? &teacher : nullptr, {.totals = totals.view(kLossTotals, kLossTotals)});
+    }
     objective.release();
   };
   const auto budgets_of = [&](int step) { return stage->budgets(step, INFINITY, bench.accumulation); };

@@ -47,7 +47,6 @@ constexpr std::array kPaper = {
     "elastic.label=1",
     "elastic.kl=0.5",
     "elastic.joint=false",
-    "elastic.sandwich=false",
     "elastic.teacher=\"\"",
     "elastic.calibration_tokens=0",
     // app:elastic-sort.
@@ -66,7 +65,6 @@ constexpr std::array kPaper = {
     "refine.sampling=step",
     "refine.budgets=[]",
     "refine.smallest_share=0",
-    "refine.sandwich=false",
     "refine.teacher_budget=1",
 };
 
@@ -99,7 +97,6 @@ constexpr std::array kOwn = {
     "elastic.label=1",
     "elastic.kl=0.5",
     "elastic.joint=false",
-    "elastic.sandwich=false",
     "elastic.teacher=\"\"",
     "elastic.calibration_tokens=0",
     "refine.rate=0",
@@ -114,7 +111,6 @@ constexpr std::array kOwn = {
     "refine.sampling=shuffle",
     "refine.budgets=[]",
     "refine.smallest_share=0.3",
-    "refine.sandwich=false",
     "refine.teacher_budget=1",
 };
 

@@ -65,7 +65,6 @@ struct ElasticRecipe {
   double full_share = 0.75;
   bool joint = false;
   double smallest_share = 0;
-  bool sandwich = false;
   double warmup_tokens = 250e6;
   double warmup_share = 1;
   std::vector<double> budgets = {};
@@ -111,7 +110,6 @@ struct RefineRecipe {
   std::string sampling = "step";
   std::vector<double> budgets = {};
   double smallest_share = 0;
-  bool sandwich = false;
   double teacher_budget = 1;
 };
 
@@ -205,9 +203,6 @@ void fields(Visitor& visit, ElasticRecipe& r) {
                       "are drawn",
               .min = 0,
               .max = 1});
-  visit("sandwich", r.sandwich,
-        Field{.help = "a micro-batch below full capacity trains the smallest budget too, on the same tokens and with "
-                      "the same teacher"});
   visit("warmup_tokens", r.warmup_tokens, Field{.help = "full capacity only until then", .min = 0, .max = 1e15});
   visit("warmup_share", r.warmup_share,
         Field{.help = "the same as a share of the run's steps; whichever ends first", .min = 0, .max = 1});
@@ -287,7 +282,6 @@ void fields(Visitor& visit, RefineRecipe& r) {
         Field{.help = "share of the draws that go to the smallest capacity before the others are drawn",
               .min = 0,
               .max = 1});
-  visit("sandwich", r.sandwich, Field{.help = "every micro-batch trains the smallest capacity too"});
   visit("teacher_budget", r.teacher_budget,
         Field{.help = "of the larger capacity, which learns from labels and teaches", .min = 1e-6, .max = 1});
 }

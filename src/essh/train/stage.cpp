@@ -12,12 +12,6 @@ Schedule pretraining_schedule(const OptimizerRecipe& o, Index steps) {
   return {o.rate, o.schedule, o.warmup, o.floor, o.decay_share, steps};
 }
 
-// The drawn budget, and the smallest too if the recipe wants both.
-std::vector<double> slices_at(double budget, double smallest, bool sandwich) {
-  if (!sandwich || budget <= smallest) return {budget};
-  return {budget, smallest};
-}
-
 class Pretraining final : public Stage {
  public:
   Pretraining(const Recipe& recipe, const ModelConfig& config)
@@ -33,13 +27,13 @@ class Pretraining final : public Stage {
   MicroBatchPlan plan(double budget) const override {
     // A parent teaches the full capacity like any other; its gradients count in full.
     if (budget == 1.0 && settings.teacher.empty()) return {};
-    if (budget == 1.0) return {.full = false, .slices = {1.0}, .weights = {.label = recipe_.label, .kl = recipe_.kl}};
+    if (budget == 1.0) return {.full = false, .reduced = ObjectiveWeights{.label = recipe_.label, .kl = recipe_.kl}};
     return {.full = recipe_.joint,
-            .slices = slices_at(budget, std::ranges::min(sampler_.budgets()), recipe_.sandwich),
-            .weights = {.label = recipe_.label,
-                        .kl = recipe_.kl,
-                        .ffn_gradient = recipe_.ffn_scale,
-                        .mixer_gradient = recipe_.mixer_scale}};
+            .budget = budget,
+            .reduced = ObjectiveWeights{.label = recipe_.label,
+                                        .kl = recipe_.kl,
+                                        .ffn_gradient = recipe_.ffn_scale,
+                                        .mixer_gradient = recipe_.mixer_scale}};
   }
   CapacitySampler* sampler() override { return &sampler_; }
   bool orders_units(Index steps) const override {
@@ -112,11 +106,11 @@ class Refinement final : public Stage {
     return drawn;
   }
   MicroBatchPlan plan(double budget) const override {
-    return {.slices = slices_at(budget, std::ranges::min(choices_), recipe_.refine.sandwich),
-            .weights = {.label = recipe_.refine.label,
-                        .kl = recipe_.refine.kl,
-                        .tv = recipe_.refine.tv,
-                        .ffn_gradient = recipe_.elastic.ffn_scale},
+    return {.budget = budget,
+            .reduced = ObjectiveWeights{.label = recipe_.refine.label,
+                                        .kl = recipe_.refine.kl,
+                                        .tv = recipe_.refine.tv,
+                                        .ffn_gradient = recipe_.elastic.ffn_scale},
             .teacher_budget = teacher_budget_};
   }
 

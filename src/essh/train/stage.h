@@ -1,5 +1,6 @@
 #pragma once
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "essh/train/capacity_sampler.h"
@@ -9,19 +10,19 @@
 
 namespace essh {
 
-// The passes over one micro-batch: `full`, one at each budget of `slices`, or both. The teacher of the slices is the
+// The passes over one micro-batch: `full`, `reduced` at a budget, or both. The teacher of a reduced pass is the
 // capacity of the full pass, run without gradient if there is no full pass, or the stage's frozen parent.
 struct MicroBatchPlan {
   bool full = true;
-  std::vector<double> slices = {};
-  ObjectiveWeights weights = {};  // of a slice's loss
-  double teacher_budget = 1;      // of the full pass and of the teacher
+  double budget = 1;
+  std::optional<ObjectiveWeights> reduced = {};
+  double teacher_budget = 1;  // of the full pass and of the teacher
 
   // The pass over all parameters, if any; it yields the activations of every unit.
   bool all_by_label() const { return full && teacher_budget == 1; }
-  bool all_by_teacher() const { return !full && slices == std::vector{1.0}; }
+  bool all_by_teacher() const { return !full && budget == 1; }
 
-  bool taught() const { return !slices.empty() && (weights.kl != 0 || weights.tv != 0); }
+  bool taught() const { return reduced && (reduced->kl != 0 || reduced->tv != 0); }
 };
 
 // The definition of a training stage.
@@ -46,7 +47,6 @@ class Stage {
 
   // Budgets of the `count` micro-batches of a step, 1 for full capacity.
   virtual std::vector<double> budgets(Index step, double tokens_seen, Index count) const = 0;
-  // The passes of a micro-batch for which this budget was drawn.
   virtual MicroBatchPlan plan(double budget) const = 0;
   // The sampler that follows validation losses; null if the stage has none.
   virtual CapacitySampler* sampler() { return nullptr; }

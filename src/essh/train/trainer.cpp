@@ -241,12 +241,11 @@ double Trainer<T>::product_flops(Capacity capacity) const {
 template <class T>
 void Trainer<T>::count(const MicroBatchPlan& plan, StepReport& report) {
   const double tokens = micro_batch_tokens();
-  for (const double budget : plan.slices) ++report.micro_batches[budget];
-  if (plan.slices.empty()) ++report.micro_batches[1];
+  ++report.micro_batches[plan.budget];
   if (plan.all_by_label() || plan.all_by_teacher()) squares_tokens_ += tokens;
   const double teacher = product_flops(capacity_of(plan.teacher_budget)) * tokens;
   report.flops += plan.full ? 3 * teacher : plan.taught() ? teacher : 0;
-  for (const double budget : plan.slices) report.flops += 3 * product_flops(capacity_of(budget)) * tokens;
+  if (plan.reduced) report.flops += 3 * product_flops(capacity_of(plan.budget)) * tokens;
 }
 
 template <class T>
@@ -259,21 +258,21 @@ void Trainer<T>::learn(const TokenRows& rows, const MicroBatchPlan& plan, bool l
                      {.totals = totals_.view(kFull, kLossTotals),
                       .squares = plan.all_by_label() ? step_squares() : Matrix<double>{},
                       .hidden = plan.taught() ? &teacher.hidden : nullptr,
-                      .layer_done = plan.slices.empty() ? layer_done : nullptr});
+                      .layer_done = plan.reduced ? nullptr : layer_done});
   } else if (plan.taught()) {
     if (parent_) teacher = {.model = parent_model_.get(), .weights = &parent_->weights()};
     teacher.hidden =
         objective_.observe(*teacher.model, *teacher.weights, rows,
                            parent_ ? full_capacity(parent_model_->config()) : capacity_of(plan.teacher_budget));
   }
-  auto counts = plan.weights;
-  counts.scale = scale;
-  for (std::size_t i = 0; i < plan.slices.size(); ++i) {
-    objective_.learn(weights_.weights(), gradients(), rows, capacity_of(plan.slices[i]), counts,
+  if (plan.reduced) {
+    auto counts = *plan.reduced;
+    counts.scale = scale;
+    objective_.learn(weights_.weights(), gradients(), rows, capacity_of(plan.budget), counts,
                      plan.taught() ? &teacher : nullptr,
                      {.totals = totals_.view(plan.all_by_teacher() ? kFull : kReduced, kLossTotals),
                       .squares = plan.all_by_teacher() ? step_squares() : Matrix<double>{},
-                      .layer_done = i + 1 == plan.slices.size() ? layer_done : nullptr});
+                      .layer_done = layer_done});
   }
   objective_.release();
 }
