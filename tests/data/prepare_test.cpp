@@ -7,6 +7,7 @@
 #include "essh/base/json.h"
 #include "essh/data/dataset.h"
 #include "tests/data/corpus_fixture.h"
+#include "tests/sanitized.h"
 
 namespace essh {
 namespace {
@@ -294,7 +295,8 @@ TEST_F(PrepareTest, HoldingOutSurvivesARestart) {
   const auto calls = testing::fail_io_call(0);
   const auto expected = files_in(chosen.folder);
   int resumed = 0;
-  for (std::uint64_t k = 1; k <= calls; ++k) {
+  // Every call is AnyFailingCallThenRestartGivesTheSameBytes's subject.
+  for (std::uint64_t k = 1; k <= calls; k += kSanitized ? 3 : 1) {
     chosen.folder = folder / "again";
     fs::remove_all(chosen.folder);
     testing::fail_io_call(k);

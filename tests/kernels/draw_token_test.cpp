@@ -122,7 +122,7 @@ TEST(DrawToken, DrawsNothingFromNothing) {
 // exceeds the bounds with a probability of 1e-6.
 void expect_distribution(const std::vector<float>& logits, DrawOptions options, const std::vector<LogitChange>& changes,
                          const std::vector<double>& weights, double bound) {
-  constexpr int kDraws = 100000;
+  constexpr int kDraws = kSanitized ? 20000 : 100000;
   std::vector<DrawCandidate> room(logits.size());
   std::vector<int> seen(logits.size());
   for (int i = 0; i < kDraws; ++i) {

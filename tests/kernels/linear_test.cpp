@@ -190,7 +190,7 @@ TYPED_TEST(LinearTest, ARowHasTheSameBitsInAnyCompany) {
                              .addend = Matrix<const T>(addend.view.middle(r, 1))});
         for (const int threads : {1, 2, 3}) {
           cpu::Stream stream(threads);
-          for (const Index rows : {2, 3, 4, 5, 16, 17, 70}) {
+          for (const Index rows : {2, 3, 4, 5, 15, 16, 17, 70}) {
             StridedMatrix<T> y = addend;
             const Matrix<T> part = y.view.middle(kMost - rows, rows);
             run(stream, Linear<T>{.x = x.view.middle(kMost - rows, rows),

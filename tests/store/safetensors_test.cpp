@@ -181,6 +181,12 @@ TEST(Safetensors, TakesWhatTheFormatAllows) {
 }
 
 TEST(Safetensors, TheNumberOfTensorsIsLimited) {
+  EXPECT_EQ(parse_safetensors_header(many_tensors(10), 0, "here", 10).tensors.size(), 10u);
+  EXPECT_EQ(message_of([] { parse_safetensors_header(many_tensors(11), 0, "here", 10); }),
+            "here: more than 10 tensors");
+}
+
+TEST(Safetensors, AMillionAndOneTensorsAreTooMany) {
   EXPECT_EQ(message_of([] { open_image(image(many_tensors(kMaxTensors + 1), 0)); }), "here: more than 1000000 tensors");
 }
 

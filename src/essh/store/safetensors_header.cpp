@@ -27,8 +27,8 @@ void check_name(std::string_view name, std::string_view place) {
 // Parses events straight into tensors without building a document, so memory stays near the size of the text.
 class HeaderReader : public JsonEvents {
  public:
-  HeaderReader(SafetensorsHeader& header, std::uint64_t data_bytes, std::string_view place)
-      : header_(header), data_bytes_(data_bytes), place_(place) {}
+  HeaderReader(SafetensorsHeader& header, std::uint64_t data_bytes, std::string_view place, std::size_t max_tensors)
+      : header_(header), data_bytes_(data_bytes), place_(place), max_tensors_(max_tensors) {}
 
   void null() override { unexpected(); }
   void boolean(bool) override { unexpected(); }
@@ -126,8 +126,8 @@ class HeaderReader : public JsonEvents {
       has_metadata_ = true;
       return;
     }
-    if (header_.tensors.size() == kMaxTensors)
-      fail(ErrorKind::BadFile, "{}: more than {} tensors", place_, kMaxTensors);
+    if (header_.tensors.size() == max_tensors_)
+      fail(ErrorKind::BadFile, "{}: more than {} tensors", place_, max_tensors_);
     check_name(text, place_);
     tensor_ = {};
     tensor_.name = std::move(text);
@@ -189,6 +189,7 @@ class HeaderReader : public JsonEvents {
   SafetensorsHeader& header_;
   std::uint64_t data_bytes_;
   std::string_view place_;
+  std::size_t max_tensors_;
   Where where_ = Where::Start;
   std::string key_;
   bool in_metadata_ = false, has_metadata_ = false;
@@ -247,7 +248,8 @@ std::uint64_t checked_tensor_bytes(const TensorSpec& tensor, std::string_view pl
   return bytes;
 }
 
-SafetensorsHeader parse_safetensors_header(std::string_view text, std::uint64_t data_bytes, std::string_view place) {
+SafetensorsHeader parse_safetensors_header(std::string_view text, std::uint64_t data_bytes, std::string_view place,
+                                           std::size_t max_tensors) {
   if (const auto bad = first_invalid_utf8(text)) {
     fail(ErrorKind::BadFile, "{}: the header is not UTF-8 at header byte {}", place, *bad);
   }
@@ -259,7 +261,7 @@ SafetensorsHeader parse_safetensors_header(std::string_view text, std::uint64_t 
     fail(ErrorKind::BadFile, "{}: the header is not a JSON object: it must start with {{", place);
 
   SafetensorsHeader header;
-  HeaderReader reader(header, data_bytes, place);
+  HeaderReader reader(header, data_bytes, place, max_tensors);
   parse_json_events(text, reader);
   std::ranges::sort(header.tensors, {}, [](const TensorInfo& t) { return std::tie(t.begin, t.end, t.name); });
   index_names(header, place);

@@ -41,7 +41,8 @@ struct SafetensorsHeader {
 
 // Reads the JSON text of a header whose data has `data_bytes` bytes. Everything is checked; messages start with
 // `place`.
-SafetensorsHeader parse_safetensors_header(std::string_view text, std::uint64_t data_bytes, std::string_view place);
+SafetensorsHeader parse_safetensors_header(std::string_view text, std::uint64_t data_bytes, std::string_view place,
+                                           std::size_t max_tensors = kMaxTensors);
 
 // The tensors in the order of the reference implementation: larger types first, then by name. Names must be unique and
 // every tensor must pass the checks of the reader.

@@ -15,7 +15,8 @@ constexpr bool kMultipliesByLane = true;  // multiply-add takes a scalar from a 
 #else
 constexpr bool kMultipliesByLane = false;
 #endif
-constexpr int kTogether = kManyRegisters ? 4 : 2;  // rows of x multiplied together
+// Rows of x multiplied together, in one pass over a panel. NEON keeps elements of x in registers too.
+constexpr int kTogether = kVectorBytes < 64 ? 4 : 8;
 
 // sums[Rows][kPanel] = products of Rows rows of x with kPanel rows of a weight. x_stride is in elements, `stride` in
 // bytes. Prefetches the panel `ahead` bytes further on into the second-level cache.
@@ -134,7 +135,9 @@ void multiply(Stream& stream, int thread, Matrix<const T> x, const Panel& panel,
     const Index left = x.rows - r;
     if (left >= kTogether)
       take.template operator()<kTogether>();
-    else if (kTogether > 3 && left == 3)
+    else if (left >= 4)
+      take.template operator()<4>();
+    else if (left == 3)
       take.template operator()<3>();
     else if (left == 2)
       take.template operator()<2>();

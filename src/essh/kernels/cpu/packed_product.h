@@ -25,6 +25,9 @@ inline constexpr Index kBlockSide = 2048;  // bounds the packed blocks and the s
 inline constexpr Index kTaskTiles = 8;     // tiles of rows and slivers of a task, at most
 template <class T>
 inline constexpr Index kTaskSlivers = 288 / kColumns<T>;
+// Whether a tile prefetches the next tile's sums: 2-5 % faster with AVX-512, no gain with AVX2, slower with NEON.
+inline constexpr bool kPrefetchesSums = kVectorBytes == 64;
+inline constexpr Index kPrefetchInner = kBlockInner / 2;  // shorter tiles end before the sums arrive
 
 inline Index parts(Index count, Index unit) {
   return (count + unit - 1) / unit;
@@ -228,6 +231,16 @@ void add_tile(const Block<T>& block, const T* left, const T* right, Index row, S
   }
 }
 
+// Prefetches the sums of one tile.
+template <class T>
+void prefetch_sums(const Block<T>& block, Index row, SliverPlace place, Index rows) {
+  constexpr Index kLine = 64 / static_cast<Index>(sizeof(T));
+  for (Index r = row; r < row + rows; ++r) {
+    const T* sums = block.sums.row(r) + place.column - block.first_column;
+    for (Index column = 0; column < place.columns; column += kLine) __builtin_prefetch(sums + column, 1);
+  }
+}
+
 // Tasks of a block: so many ranges of its rows, times so many of its slivers.
 struct Grid {
   Index down = 1, across = 1;
@@ -306,8 +319,12 @@ void add_block(Stream& stream, const Block<T>& block, const Slivers& right, cons
         if (packing && among == 0)
           right.pack(block.sliver + s, std::min(Slivers::kTogether, end - s), piece.k, piece.inner, own);
         const T* sliver = packing ? own + among * sliver_elements : piece.right + s * sliver_elements;
-        for (Index i = top; i < bottom; i += kRows)
+        for (Index i = top; i < bottom; i += kRows) {
+          const Index next = i + kRows;
+          if (kPrefetchesSums && piece.inner >= kPrefetchInner && next < bottom)
+            prefetch_sums(piece, next, place, std::min(kRows, bottom - next));
           add_tile(piece, piece.left + i * piece.inner, sliver, i, place, std::min(kRows, bottom - i), result);
+        }
       }
     }
   });
