@@ -148,7 +148,8 @@ TEST_F(RanksTest, ResumingOnAsManyRanksChangesNoBit) {
 TEST_F(RanksTest, MomentsKeptForRefinementReachEveryRank) {
   for (const char* algorithm : {"optimizer.algorithm=adamw", "optimizer.algorithm=muon"}) {
     SCOPED_TRACE(algorithm);
-    const auto settings = recipe({algorithm, "run.steps=4", "refine.steps=4", "refine.moments=kept"});
+    const auto settings =
+        recipe({algorithm, "run.steps=4", "refine.steps=4", "refine.moments=kept", "refine.order=continued"});
     const auto end = train(settings, 1, 4).end;
     const auto refined = [&](int ranks, bool keeps) {
       Snapshot made;

@@ -157,6 +157,13 @@ TEST_F(TrainerTest, RefinementWithKeptMomentsFollowsTheReference) {
     while (!resumed->finished()) resumed->step();
     EXPECT_TRUE(same_bits(resumed->snapshot().weights, trainer->snapshot().weights)) << algorithm;
 
+    auto further = end;
+    further.position += 8;
+    const auto goes_on = refinement();
+    EXPECT_EQ(goes_on->position(), end.position);
+    goes_on->inherit(further);
+    EXPECT_EQ(goes_on->position(), further.position) << "pretraining had skipped a batch";
+
     auto early = end;
     --early.step;
     EXPECT_THROW(refinement()->inherit(early), Error);

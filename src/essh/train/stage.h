@@ -33,7 +33,7 @@ class Stage {
     const char* batch_setting;  // name of `batch` in the recipe
     Index batch;                // sequences per step
     std::uint64_t seed;         // of the order of the data
-    Index first_sequence;       // in that order
+    Index first_sequence;       // in that order; not 0 if the stage goes on with pretraining's order
     Schedule schedule;
     DecayGroups decay;
     std::string teacher = {};      // model folder of a frozen parent that teaches instead of the current full capacity

@@ -153,6 +153,12 @@ void Trainer<T>::inherit(const Snapshot& pretraining) {
   }
   distribute_states(pretraining);
   optimizer_->set_steps(steps);
+  // Further on than its steps if pretraining skipped batches.
+  if (stage_->settings.first_sequence > 0) {
+    Index position = pretraining.position;
+    group_.broadcast(std::as_writable_bytes(std::span(&position, 1)), 0);
+    loader_->seek(position);
+  }
 }
 
 template <class T>
