@@ -270,6 +270,7 @@ template <class T>
 bool packs_as_it_goes(Index rows, Index slivers, Index threads) {
   const Index tiles = parts(rows, kRows);
   if (tiles > 2 * kTaskTiles) return false;
+  if (threads == 1) return true;
   const Index idle = grid_for<T>(tiles, slivers, threads, 1).longest * threads - tiles * slivers;
   return idle * rows <= 4 * tiles * slivers;
 }
