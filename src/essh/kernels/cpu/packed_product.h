@@ -25,6 +25,7 @@ inline constexpr Index kBlockSide = 2048;  // bounds the packed blocks and the s
 inline constexpr Index kTaskTiles = 8;     // tiles of rows and slivers of a task, at most
 template <class T>
 inline constexpr Index kTaskSlivers = 288 / kColumns<T>;
+inline constexpr Index kLeftBytes = Index{1} << 20;  // of a packed left operand that stays in the second-level cache
 // Whether a tile prefetches the next tile's sums: 2-5 % faster with AVX-512, no gain with AVX2, slower with NEON.
 inline constexpr bool kPrefetchesSums = kVectorBytes == 64;
 inline constexpr Index kPrefetchInner = kBlockInner / 2;  // shorter tiles end before the sums arrive
@@ -264,15 +265,17 @@ Grid grid_for(Index tiles, Index slivers, Index threads, Index most_down) {
   }
 }
 
-// With few rows a sliver of the right operand is needed only once: the thread that multiplies by it packs it, into its
-// first-level cache. That takes ranges of slivers alone, and pays only if these leave no thread idle for long.
-template <class T>
+// The thread that multiplies by a sliver of the right operand packs it, into its own cache, instead of all threads
+// packing all slivers first. That takes ranges of slivers alone, and pays only if these leave no thread idle for long.
+// The left operand must stay in the second-level cache; columns of a matrix, a few lines of every page, are packed
+// faster in larger blocks.
+template <class T, class Slivers>
 bool packs_as_it_goes(Index rows, Index slivers, Index threads) {
-  const Index tiles = parts(rows, kRows);
-  if (tiles > 2 * kTaskTiles) return false;
-  if (threads == 1) return true;
-  const Index idle = grid_for<T>(tiles, slivers, threads, 1).longest * threads - tiles * slivers;
-  return idle * rows <= 4 * tiles * slivers;
+  const Index most = std::is_same_v<Slivers, WeightSlivers<T>> ? kLeftBytes / (kBlockInner * Index{sizeof(T)})
+                                                               : 2 * kTaskTiles * kRows;
+  if (rows > most) return false;
+  const Index idle = parts(slivers, threads) * threads - slivers;
+  return idle * rows <= 4 * slivers;
 }
 
 // Packs the left operand of a block, and the right one unless the tasks do.
@@ -340,11 +343,13 @@ void packed_product(Stream& stream, Strided<T> left, Index depth, const Slivers&
   using namespace packed;
   const Index rows = result.y.rows, slivers = right.count();
   const Index block_slivers = parts(slivers, parts(slivers, parts(kBlockSide, kColumns<T>)));
-  const bool packing = packs_as_it_goes<T>(rows, block_slivers, stream.pool().threads());
-  // Small blocks take a longer range of the inner index: fewer rounds of the threads.
+  const bool packing = packs_as_it_goes<T, Slivers>(rows, block_slivers, stream.pool().threads());
+  // Small blocks take a longer range of the inner index: fewer rounds of the threads. One thread has no rounds, and
+  // packed blocks that stay in the cache.
   const Index block_rows = round_up(std::min(rows, kBlockSide), kRows);
   const Index side = packing ? block_rows : std::max(block_rows, block_slivers * kColumns<T>);
-  const Index block_inner = std::min(std::max<Index>(1, kBlockSide / side) * kBlockInner, std::max<Index>(1, depth));
+  const Index pieces = packing || stream.pool().threads() > 1 ? std::max<Index>(1, kBlockSide / side) : 1;
+  const Index block_inner = std::min(pieces * kBlockInner, std::max<Index>(1, depth));
   Scratch scratch(stream, 0);
   T* packed_left = scratch.take<T>(block_rows * block_inner);
   T* packed_right = packing ? nullptr : scratch.take<T>(block_slivers * kColumns<T> * block_inner);

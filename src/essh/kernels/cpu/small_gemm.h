@@ -65,7 +65,7 @@ inline __attribute__((always_inline)) void tile(Left a, const T* b, Index b_stri
     else
       sum[i][j] = V{};
   });
-  for (Index k = begin; k < end; ++k) {
+  const auto step = [&](Index k) __attribute__((always_inline)) {
     V right[Columns];
     unrolled<Columns>([&](auto j) __attribute__((always_inline)) {
       right[j()] = load<T, Bytes>(b + k * b_stride + j() * kWidth);
@@ -89,6 +89,12 @@ inline __attribute__((always_inline)) void tile(Left a, const T* b, Index b_stri
         sum[i][j] = multiply_add<T, Bytes>(a.data[k * Rows + i], right[j], sum[i][j]);
       });
     }
+  };
+  if constexpr (std::is_same_v<Left, Strided<T>>) {
+    for (Index k = begin; k < end; ++k) step(k);
+  } else {
+#pragma GCC unroll 4
+    for (Index k = begin; k < end; ++k) step(k);
   }
   each([&](int i, int j) __attribute__((always_inline)) { store<T, Bytes>(c + i * c_stride + j * kWidth, sum[i][j]); });
 }
