@@ -1,5 +1,6 @@
 #pragma once
 #include <algorithm>
+#include <cstring>
 #include <numeric>
 #include <span>
 
@@ -166,7 +167,7 @@ void pack_left(Strided<T> from, Index rows, Index inner, T* to) {
       const T* line = from.data + k * from.col + first * kRows;
       T* place = to + first * kRows * inner + k * kRows;
       for (Index t = 0; t < tiles; ++t, line += kRows, place += kRows * inner) {
-        for (Index i = 0; i < kRows; ++i) place[i] = line[i];
+        std::memcpy(place, line, sizeof(T) * kRows);
       }
     }
   }
