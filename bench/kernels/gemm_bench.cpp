@@ -28,8 +28,8 @@ double shortest(const Body& body) {
   return least;
 }
 
-// Ours and OpenBLAS take turns. Counters, in percent of OpenBLAS's rate: `of_blas` from the shortest run of all turns of
-// each, `of_blas_mid` the median over the rounds of the ratio within a round.
+// Ours and OpenBLAS take turns. Counters, in percent of OpenBLAS's rate: `of_blas` from the shortest run of all turns
+// of each, `of_blas_mid` the median over the rounds of the ratio within a round.
 void compare(benchmark::State& state, const Gemm<float>& op) {
   if (!run_openblas(op)) return;
   constexpr int kRounds = 5;
