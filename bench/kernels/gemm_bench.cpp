@@ -16,7 +16,7 @@ enum Pass { kForward, kInputGradient, kWeightGradient };
 // The shortest of the runs of one turn, which lasts kTurn seconds or one run.
 template <class Body>
 double shortest(const Body& body) {
-  constexpr double kTurn = 0.03;
+  constexpr double kTurn = 0.015;
   double least = 1e30, spent = 0;
   while (spent < kTurn) {
     const auto start = std::chrono::steady_clock::now();
@@ -32,7 +32,7 @@ double shortest(const Body& body) {
 // of each, `of_blas_mid` the median over the rounds of the ratio within a round.
 void compare(benchmark::State& state, const Gemm<float>& op) {
   if (!run_openblas(op)) return;
-  constexpr int kRounds = 5;
+  constexpr int kRounds = 9;
   // OpenBLAS's threads spin for 2^26 cycles of the timer after a product, on the cores of our next turn.
   constexpr std::chrono::milliseconds kSpinning{60};
   double ours = 1e30, theirs = 1e30;
