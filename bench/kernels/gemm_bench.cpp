@@ -33,8 +33,7 @@ double shortest(const Body& body) {
 void compare(benchmark::State& state, const Gemm<float>& op) {
   if (!run_openblas(op)) return;
   constexpr int kRounds = 9;
-  // OpenBLAS's threads spin for 2^26 cycles of the timer after a product, on the cores of our next turn.
-  constexpr std::chrono::milliseconds kSpinning{60};
+  constexpr std::chrono::milliseconds kSpinning{10};  // longer than OpenBLAS's threads spin after a turn
   double ours = 1e30, theirs = 1e30;
   std::array<double, kRounds> ratios;
   for (double& ratio : ratios) {

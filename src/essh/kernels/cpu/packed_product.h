@@ -26,8 +26,8 @@ inline constexpr Index kBlockSide = 2048;  // bounds the packed blocks and the s
 inline constexpr Index kTaskTiles = 8;     // tiles of rows and slivers of a task, at most
 template <class T>
 inline constexpr Index kTaskSlivers = 288 / kColumns<T>;
-// Whether tasks pack weights for many rows: 5 % faster with NEON and in the largest products with AVX-512, slower with
-// AVX2.
+// Whether tasks pack weights for many rows: 5 % faster with NEON in the largest product, within the noise with AVX-512,
+// probably slower with AVX2.
 inline constexpr bool kPacksManyRows = kVectorBytes != 32;
 inline constexpr Index kLeftBytes = Index{1} << 20;  // of a packed left operand that stays in the second-level cache
 // Whether a tile prefetches the next tile's sums: 2-5 % faster with AVX-512, no gain with AVX2, slower with NEON.
