@@ -94,11 +94,8 @@ inline __attribute__((always_inline)) void tile(Left a, const T* b, Index b_stri
   if constexpr (!std::is_same_v<Left, Strided<T>> && kMultipliesLanes) {
 #pragma GCC unroll 4
     for (; k < end; ++k) step(k);
-  } else if constexpr (!std::is_same_v<Left, Strided<T>>) {
-    for (; k + 4 <= end; k += 4) unrolled<4>([&](auto i) __attribute__((always_inline)) { step(k + i()); });
   }
-  // On x86 the remainder is a loop of its own: GCC 13 unrolls that of the pragma into code beside stores of sums, which
-  // tools/check_spills takes for spills.
+  // Unrolled on x86, GCC 12 keeps sums of the tile on the stack.
 #pragma GCC unroll 1
   for (; k < end; ++k) step(k);
   each([&](int i, int j) __attribute__((always_inline)) { store<T, Bytes>(c + i * c_stride + j * kWidth, sum[i][j]); });
