@@ -94,7 +94,8 @@ class AdamWOptimizer : public Optimizer {
     std::vector<Group> made;
     for (const auto& spec : layout.tensors()) {
       const bool decays = groups == DecayGroups::Refinement ? spec.rank >= 2 : spec.decays;
-      made.push_back({.rate = spec.role == Role::Embedding ? recipe.embedding_rate : 1,
+      made.push_back({.rate = (spec.role == Role::Embedding ? recipe.embedding_rate : 1) *
+                              (spec.slope ? recipe.slope_rate : 1),
                       .decay = decays ? recipe.weight_decay : 0,
                       .matrix = recipe.algorithm == "muon" && spec.role == Role::Matrix ? &spec : nullptr});
     }
