@@ -12,7 +12,6 @@ struct AddScaled {
 };
 
 void run(cpu::Stream&, const AddScaled<float>&);
-void run(cpu::Stream&, const AddScaled<BFloat16>&);
 void run(cuda::Stream&, const AddScaled<float>&);
 void run(cuda::Stream&, const AddScaled<BFloat16>&);
 
