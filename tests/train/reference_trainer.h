@@ -139,7 +139,7 @@ class ReferenceTrainer {
                               : spec.role == Role::Matrix || spec.role == Role::ZeroLag;
       double rate = spec.role == Role::Embedding ? o.embedding_rate * peak : peak;
       if (spec.name.ends_with(".slope")) rate *= o.slope_rate;
-      if (o.algorithm == "muon" && spec.role == Role::Matrix) {
+      if (o.algorithm == "muon" && spec.role == Role::Matrix && !spec.name.ends_with(".slope")) {
         muon_step(tensor, clip, rate, decays ? o.weight_decay : 0);
         continue;
       }

@@ -20,6 +20,7 @@ constexpr const char* kOtherRecipe = "posthoc";
 // sections named below. Model, data, steps and batches stay those of the recipe. The paper states neither AdamW's eps
 // nor the memory of the running activations.
 constexpr std::array kPaper = {
+    "model.slopes=false",
     // tab:setup-config: AdamW with one rate for all tensors, which falls to 10 % on a cosine.
     "optimizer.algorithm=adamw",
     "optimizer.rate=1.2e-3",
@@ -81,13 +82,15 @@ constexpr std::array<std::pair<const char*, const char*>, 3> kPaperByPreset = {{
 // falls to zero in refinement, which keeps the moments and the order of the data, and trains it and a slice with every
 // micro-batch. The smallest capacity, which has no near neighbour, is drawn more often. The peak stays the recipe's.
 constexpr std::array kOwn = {
+    "model.slopes=true",
+    "optimizer.slope_rate=0.1",
     "optimizer.algorithm=muon",
     "optimizer.embedding_rate=4",
     "optimizer.schedule=constant",
     "optimizer.warmup=0.1",
     "elastic.sampling=fixed",
     "elastic.full_share=0.75",
-    "elastic.smallest_share=0.3",
+    "elastic.smallest_share=0.15",
     "elastic.warmup_tokens=250e6",
     "elastic.warmup_share=0.2",
     "elastic.budgets=[]",
@@ -105,12 +108,12 @@ constexpr std::array kOwn = {
     "refine.moments=kept",
     "refine.schedule=linear",
     "refine.order=continued",
-    "refine.label=1",
+    "refine.label=0.5",
     "refine.kl=0",
-    "refine.tv=1",
+    "refine.tv=0.5",
     "refine.sampling=shuffle",
     "refine.budgets=[]",
-    "refine.smallest_share=0.3",
+    "refine.smallest_share=0.15",
     "refine.teacher_budget=1",
 };
 

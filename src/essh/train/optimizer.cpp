@@ -97,13 +97,13 @@ class AdamWOptimizer : public Optimizer {
       made.push_back({.rate = (spec.role == Role::Embedding ? recipe.embedding_rate : 1) *
                               (spec.slope ? recipe.slope_rate : 1),
                       .decay = decays ? recipe.weight_decay : 0,
-                      .matrix = recipe.algorithm == "muon" && spec.role == Role::Matrix ? &spec : nullptr});
+                      .matrix = recipe.algorithm == "muon" && spec.role == Role::Matrix && !spec.slope ? &spec : nullptr});
     }
     return made;
   }
 };
 
-// Muon for the matrices of the blocks, AdamW for everything else. The momentum is the first state; the second stays
+// Muon for the matrices of the blocks, AdamW for everything else, slopes included. The momentum is the first state; the second stays
 // zero for matrices.
 template <class T>
 class MuonOptimizer final : public AdamWOptimizer {
