@@ -49,7 +49,7 @@ struct OptimizerRecipe {
   std::string algorithm = "adamw";
   double rate = 1.2e-3;
   double embedding_rate = 1;
-  double slope_rate = 0.1;
+  double slope_rate = 0.25;
   double beta1 = 0.9;
   double beta2 = 0.95;
   double eps = 1e-8;
