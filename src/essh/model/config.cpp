@@ -196,8 +196,8 @@ Json config_json(const ModelConfig& config) {
   if (!config.residual_in_fp32) drop({"residual_in_fp32"});
   if (config.quantization.format.empty()) drop({"quantization_config"});
   const auto& elastic = config.elastic;
-  const TwoRate rates{elastic.channels.full, elastic.ffn.full, elastic.channels.exponent, elastic.ffn.exponent,
-                      elastic.tiers, elastic.slopes};
+  const TwoRate rates{elastic.channels.full, elastic.ffn.full, elastic.channels.exponent,
+                      elastic.ffn.exponent,  elastic.tiers,    elastic.slopes};
   const auto as_two_rate = two_rate(rates.channels, rates.ffn, rates.tiers, rates.channel_exponent, rates.ffn_exponent);
   if (!elastic.is_family())
     drop({"elastic"});

@@ -181,8 +181,7 @@ void fields(Visitor& visit, OptimizerRecipe& r) {
   visit("rate", r.rate, Field{.help = "peak learning rate", .min = 0, .max = 10});
   visit("embedding_rate", r.embedding_rate,
         Field{.help = "factor on the rate of the embedding, which is also the output head", .min = 0, .max = 1000});
-  visit("slope_rate", r.slope_rate,
-        Field{.help = "factor on the rate of slopes (model.slopes)", .min = 0, .max = 1e3});
+  visit("slope_rate", r.slope_rate, Field{.help = "factor on the rate of slopes (model.slopes)", .min = 0, .max = 1e3});
   visit("beta1", r.beta1, Field{.help = "AdamW", .min = 0, .max = 0.99999});
   visit("beta2", r.beta2, Field{.help = "AdamW", .min = 0, .max = 0.999999});
   visit("eps", r.eps, Field{.help = "AdamW", .min = 1e-30, .max = 1});
