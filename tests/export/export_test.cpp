@@ -68,6 +68,52 @@ TEST_F(ExportTest, EveryTierEqualsTheParentBitwiseInEveryDtype) {
   }
 }
 
+// Exports of a family with slopes contain the sums and no slopes, T10 included; the family keeps them.
+TEST_F(ExportTest, TiersOfAFamilyWithSlopesAreSums) {
+  config.elastic.slopes = true;
+  Parameters<float> parameters(config);
+  fill_randomly(parameters, 13, 0.2);
+  fs::remove_all(folder / "family");
+  save_model(folder / "family", config, parameters, full_capacity(config), {.copied = {folder / "tokenizer.json"}});
+  const auto kept = load_model(folder / "family");
+  EXPECT_TRUE(kept.config.elastic.slopes);
+  EXPECT_TRUE(std::ranges::equal(kept.parameters.tensor(0), parameters.tensor(0)));
+  for (const char* format : {"f32", "bf16", "f16", "q8"}) {
+    export_all({.format = parse_matrix_format(format), .existing = ExistingFolder::Replace});
+    for (const auto& tier : tiers_of(config)) {
+      const auto result = verify(tier.name);
+      EXPECT_TRUE(result.good()) << tier.name << " " << format << "\n" << faults(result);
+      const auto exported = read_config(folder / tier.name);
+      EXPECT_FALSE(exported.elastic.slopes) << tier.name;
+      EXPECT_FALSE(exported.elastic.is_family()) << tier.name;
+    }
+  }
+  export_all({.existing = ExistingFolder::Replace});
+  const auto& layout = parameters.layout();
+  for (const auto& tier : tiers_of(config)) {
+    const auto exported = load_model(folder / tier.name);
+    const auto share = static_cast<float>(std::pow(1 - static_cast<double>(tier.capacity.ffn) / 320, 2));
+    for (const char* name : {"mlp.gate_proj.weight", "mixer.decay", "input_layernorm.weight"}) {
+      const auto found = exported.parameters.tensor(exported.parameters.layout().find(0, name));
+      const auto whole = parameters.tensor(layout.find(0, name)),
+                 slope = parameters.tensor(layout.find(0, std::string(name) + ".slope"));
+      ASSERT_LE(found.size(), whole.size());
+      for (std::size_t i = 0; i < found.size(); ++i) {
+        const float sum = tier.name == "T10" ? whole[i] : std::fma(share, slope[i], whole[i]);
+        ASSERT_EQ(found[i], sum) << tier.name << " " << name << " " << i;
+      }
+    }
+  }
+  // A changed slope is another tier.
+  auto changed = load_model(folder / "family");
+  changed.parameters.tensor(layout.find(0, "mlp.gate_proj.weight.slope"))[3] += 0.5f;
+  fs::remove_all(folder / "family");
+  save_model(folder / "family", config, changed.parameters, full_capacity(config),
+             {.copied = {folder / "tokenizer.json"}});
+  EXPECT_FALSE(verify("T4").good());
+  EXPECT_TRUE(verify("T10").good());
+}
+
 TEST_F(ExportTest, AnExportKeepsTheResidualsType) {
   export_all({});
   EXPECT_FALSE(read_config(folder / "T4").residual_in_fp32);

@@ -1,5 +1,6 @@
 #include "essh/kernels/adamw.h"
 
+#include "essh/kernels/add_scaled.h"
 #include "essh/kernels/round_weights.h"
 #include "tests/kernels/kernel_checks.h"
 
@@ -60,6 +61,24 @@ TYPED_TEST(AdamWTest, FollowsItsEquationsOverSteps) {
       }
     }
   }
+}
+
+TEST(AddScaled, RoundsOnce) {
+  auto stream = cpu_stream(2);
+  Rng rng(8);
+  std::vector<float> x(1027), y(x.size()), sum(x.size());
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    x[i] = static_cast<float>(rng.normal());
+    y[i] = static_cast<float>(rng.normal());
+  }
+  const auto view = [](auto& values) { return Vector{values.data(), std::ssize(values)}; };
+  launch(stream, AddScaled<float>{.x = view(x), .y = view(y), .factor = 0.3f, .sum = view(sum)});
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    const auto exact = static_cast<double>(x[i]) + static_cast<double>(0.3f) * static_cast<double>(y[i]);
+    ASSERT_EQ(sum[i], static_cast<float>(exact)) << i;
+  }
+  launch(stream, AddScaled<float>{.x = view(x), .y = view(y), .factor = 0.3f, .sum = view(x)});
+  EXPECT_EQ(x, sum) << "in place";
 }
 
 TEST(RoundWeights, RoundsToNearestEven) {

@@ -7,6 +7,7 @@
 #include "essh/base/json.h"
 #include "essh/model/config.h"
 #include "essh/model/cost.h"
+#include "essh/model/tensors.h"
 
 namespace essh {
 namespace {
@@ -96,6 +97,27 @@ TEST(Capacity, NamesAreFoundOrExplained) {
   EXPECT_THROW(find_tier(config, "xi=0"), Error);
   EXPECT_THROW(find_tier(config, "xi=nan"), Error);
   EXPECT_THROW(preset("370n"), Error);
+}
+
+TEST(Config, SlopesBelongToAFamilyAndCostNothingAtATier) {
+  const auto plain = preset("370m");
+  auto config = plain;
+  config.elastic.slopes = true;
+  const auto again = parse_config(config_json(config), "c");
+  EXPECT_TRUE(again.elastic.slopes);
+  EXPECT_FALSE(config_json(plain)["elastic"].contains("slopes"));
+  EXPECT_EQ(tensor_list(config).size(), 2 * tensor_list(plain).size());
+  for (const auto& tier : tiers_of(config))
+    EXPECT_EQ(cost_of(config, tier.capacity).parameters, cost_of(plain, tier.capacity).parameters) << tier.name;
+  EXPECT_EQ(slope_share(config, full_capacity(config)), 0);
+  EXPECT_DOUBLE_EQ(slope_share(config, {.channels = 1, .ffn = 4608 / 4}), 0.75 * 0.75);
+  config.elastic.channels = config.elastic.ffn = {};
+  try {
+    check_config(config, "c");
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("elastic.slopes"), std::string::npos) << error.what();
+  }
 }
 
 // Fault M6: contradictions in a config.

@@ -62,7 +62,7 @@ class ReferenceTrainer {
       } else if (budget == 1) {
         learn(batch, full_capacity(config_), {});
       } else {
-        const auto teacher = log_probabilities(batch, full_capacity(config_), weights_.weights());
+        const auto teacher = log_probabilities(batch, full_capacity(config_));
         if (e.joint) learn(batch, full_capacity(config_), {});
         learn(batch, capacity_at(config_, budget),
               {.label = e.label, .kl = e.kl, .ffn_gradient = e.ffn_scale, .mixer_gradient = e.mixer_scale}, teacher);
@@ -78,7 +78,7 @@ class ReferenceTrainer {
     begin_step(recipe_.refine.batch);
     for (Index i = 0; i < recipe_.refine.batch / recipe_.run.micro_batch; ++i) {
       const auto batch = next_batch();
-      const auto teacher = log_probabilities(batch, upper, weights_.weights());
+      const auto teacher = log_probabilities(batch, upper);
       learn(batch, upper, {});
       learn(batch, capacity_at(config_, budget),
             {.label = recipe_.refine.label,
@@ -98,7 +98,7 @@ class ReferenceTrainer {
     const auto batch = read_batch(*held_out, 0, windows);
     std::map<std::string, double> losses;
     for (const auto& tier : tiers_of(config_)) {
-      const auto log_p = log_probabilities(batch, tier.capacity, weights_.weights());
+      const auto log_p = log_probabilities(batch, tier.capacity);
       double sum = 0;
       for (Index r = 0; r < log_p.rows; ++r) sum -= log_p(r, batch.targets[static_cast<std::size_t>(r)]);
       losses[tier.name] = sum / static_cast<double>(log_p.rows);
@@ -137,8 +137,9 @@ class ReferenceTrainer {
       const bool decays = stage_.decay == DecayGroups::Refinement
                               ? spec.rank == 2
                               : spec.role == Role::Matrix || spec.role == Role::ZeroLag;
-      const double rate = spec.role == Role::Embedding ? o.embedding_rate * peak : peak;
-      if (o.algorithm == "muon" && spec.role == Role::Matrix) {
+      double rate = spec.role == Role::Embedding ? o.embedding_rate * peak : peak;
+      if (spec.name.ends_with(".slope")) rate *= o.slope_rate;
+      if (o.algorithm == "muon" && spec.role == Role::Matrix && !spec.name.ends_with(".slope")) {
         muon_step(tensor, clip, rate, decays ? o.weight_decay : 0);
         continue;
       }
@@ -230,6 +231,27 @@ class ReferenceTrainer {
     }
   }
 
+  // How far along the slopes: the squared share of the units that are missing.
+  double along(Capacity capacity) const {
+    const double kept = static_cast<double>(capacity.ffn) / static_cast<double>(config_.intermediate_size);
+    return (1 - kept) * (1 - kept);
+  }
+  // The weights of a capacity, each tensor moved along its slope, if it has one.
+  Parameters<double> at(Capacity capacity) const {
+    auto moved = weights_;
+    const auto& tensors = moved.layout().tensors();
+    for (std::size_t i = 0; i < tensors.size() && config_.elastic.slopes; ++i) {
+      if (tensors[i].name.ends_with(".slope")) continue;
+      const auto slope = weights_.tensor(moved.layout().find(-1, tensors[i].name + ".slope"));
+      const auto values = moved.tensor(i);
+      for (std::size_t k = 0; k < values.size(); ++k) values[k] += along(capacity) * slope[k];
+    }
+    return moved;
+  }
+
+  Matrix<double> log_probabilities(const Batch& batch, Capacity capacity) {
+    return log_probabilities(batch, capacity, at(capacity).weights());
+  }
   Matrix<double> log_probabilities(const Batch& batch, Capacity capacity, const Weights& weights) {
     const auto pass = pass_over(batch, capacity);
     const auto hidden = model_.forward(pass, weights, {batch.inputs.data(), std::ssize(batch.inputs)}, nullptr);
@@ -244,11 +266,13 @@ class ReferenceTrainer {
   void learn(const Batch& batch, Capacity capacity, const ObjectiveWeights& counts, Matrix<const double> teacher = {}) {
     const auto pass = pass_over(batch, capacity);
     const Vector<const std::int32_t> inputs{batch.inputs.data(), std::ssize(batch.inputs)};
+    const auto moved = at(capacity);
+    const auto weights = moved.weights();
     Model<double>::Tape tape;
-    const auto hidden = model_.forward(pass, weights_.weights(), inputs, &tape);
+    const auto hidden = model_.forward(pass, weights, inputs, &tape);
     const auto logits = arena_.matrix<double>(hidden.rows, config_.vocab_size),
                d_hidden = arena_.matrix<double>(hidden.rows, hidden.cols);
-    model_.head(pass, weights_.weights(), hidden, logits);
+    model_.head(pass, weights, hidden, logits);
     normalise(logits);
     // In refinement the pass without a teacher is reported as the full one at any capacity.
     const bool full = teacher.empty() || capacity == full_capacity(config_);
@@ -274,12 +298,16 @@ class ReferenceTrainer {
     }
     Parameters<double> own(config_);
     const Gradients<double> gradients{&own.layout(), own.data()};
-    model_.head_backward(pass, weights_.weights(), gradients, hidden, logits, d_hidden);
-    model_.backward(pass, weights_.weights(), gradients, inputs, tape, d_hidden);
+    model_.head_backward(pass, weights, gradients, hidden, logits, d_hidden);
+    model_.backward(pass, weights, gradients, inputs, tape, d_hidden);
     for (std::size_t tensor = 0; tensor < own.layout().tensors().size(); ++tensor) {
       const auto from = own.tensor(tensor), to = gradient_.tensor(tensor);
       const double scale = gradient_scale(own.layout().tensors()[tensor].name, counts);
       for (std::size_t i = 0; i < from.size(); ++i) to[i] += scale * from[i];
+      const auto& name = own.layout().tensors()[tensor].name;
+      if (!config_.elastic.slopes || name.ends_with(".slope")) continue;
+      const auto slope = gradient_.tensor(own.layout().find(-1, name + ".slope"));
+      for (std::size_t i = 0; i < from.size(); ++i) slope[i] += along(capacity) * scale * from[i];
     }
   }
 

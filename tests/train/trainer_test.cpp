@@ -17,7 +17,8 @@ namespace essh {
 namespace {
 
 TEST_F(TrainerTest, StoppingAndResumingChangesNoBit) {
-  for (const char* arm : {"elastic.sampling=fixed", "elastic.sampling=adaptive", "optimizer.algorithm=muon"}) {
+  for (const char* arm :
+       {"elastic.sampling=fixed", "elastic.sampling=adaptive", "optimizer.algorithm=muon", "model.slopes=true"}) {
     Setup setup(recipe({arm, "run.steps=40"}), 2);
     auto straight = setup.trainer();
     while (!straight->finished()) straight->step();

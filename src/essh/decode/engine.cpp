@@ -288,7 +288,8 @@ class Engine::Typed : public Impl {
   // is a streamed step, and two of these take as long as one pass for all.
   void find_shared(std::span<const Chunk> chunks) {
     shared_ = nullptr;
-    if (!options_.mixed_tiers || options_.deterministic) return;
+    // With slopes the tiers have different weights.
+    if (!options_.mixed_tiers || options_.deterministic || model_.config().elastic.slopes) return;
     std::set<const TierModel<T>*> tiers;
     Capacity most;
     Index count = 0;

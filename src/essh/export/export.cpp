@@ -12,7 +12,8 @@ void export_tier(const LoadedModel& parent, const std::filesystem::path& parent_
   SaveOptions save{.format = options.format,
                    .copied = companion_files(parent_folder),
                    .existing = options.existing,
-                   .shard_bytes = options.shard_bytes};
+                   .shard_bytes = options.shard_bytes,
+                   .slopes = false};
   const Json provenance = {{"format", 1},
                            {"kind", "export"},
                            {"parent", parent_hash},

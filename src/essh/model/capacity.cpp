@@ -60,6 +60,13 @@ std::string sizes_of(const ModelConfig& config, Capacity capacity) {
                                          : fmt::format("{}", capacity.ffn);
 }
 
+double slope_share(const ModelConfig& config, Capacity capacity) {
+  const auto full = full_capacity(config);
+  const Axis axis = config.elastic.ffn.full > 0 ? Axis::Ffn : Axis::Channels;
+  const double lacking = 1 - static_cast<double>(capacity[axis]) / static_cast<double>(full[axis]);
+  return lacking * lacking;
+}
+
 std::vector<Tier> tiers_of(const ModelConfig& config) {
   if (!config.elastic.is_family()) return {{"full", 1, full_capacity(config)}};
   std::vector<Tier> tiers;

@@ -37,6 +37,8 @@ struct ElasticConfig {
   ElasticAxis channels = {};
   ElasticAxis ffn = {};
   std::vector<double> tiers = {};
+  // Every tensor has a companion NAME.slope of its shape; a capacity uses tensor + slope_share * slope.
+  bool slopes = false;
 
   bool is_family() const { return channels.full > 0 || ffn.full > 0; }
 };
@@ -54,6 +56,7 @@ void fields(Visitor& visit, ElasticConfig& c) {
   visit("channels", c.channels, Field{.help = "spectral channels"});
   visit("ffn", c.ffn, Field{.help = "feed-forward units"});
   visit("tiers", c.tiers, Field{.help = "budgets of the named tiers, rising", .min = 0, .max = 1});
+  visit("slopes", c.slopes, Field{.help = "tensors change with the capacity, along NAME.slope"});
 }
 
 // The paper's two-rate map: K = max(1, round(K_full xi^a)), n = 64 max(1, floor(n_full xi^b / 64)).
@@ -73,6 +76,9 @@ std::vector<double> training_budgets();
 
 Capacity capacity_at(const ModelConfig& config, double budget);
 Capacity full_capacity(const ModelConfig& config);
+// How far a capacity goes along the slopes: the squared share of the units that it lacks (of the channels, in a model
+// whose feed-forwards are not elastic). 0 at full capacity.
+double slope_share(const ModelConfig& config, Capacity capacity);
 // "18x1792": the counts of the axes that this model has.
 std::string sizes_of(const ModelConfig& config, Capacity capacity);
 

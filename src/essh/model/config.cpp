@@ -21,6 +21,7 @@ struct TwoRate {
   Index channels = 0, ffn = 0;
   double channel_exponent = 0.5, ffn_exponent = 0.8;
   std::vector<double> tiers = {};
+  bool slopes = false;
 };
 
 template <class Visitor>
@@ -30,6 +31,7 @@ void fields(Visitor& visit, TwoRate& r) {
   visit("channel_exponent", r.channel_exponent, Field{.min = 0, .max = 8});
   visit("ffn_exponent", r.ffn_exponent, Field{.min = 0, .max = 8});
   visit("tiers", r.tiers, Field{.min = 0, .max = 1});
+  visit("slopes", r.slopes, Field{});
 }
 
 bool by_axis(const Json& elastic) {
@@ -164,8 +166,10 @@ ModelConfig parse_config(const Json& object, const std::string& place) {
     if (config.has(MixerKind::Spectral) && !known.contains(key))
       fail(ErrorKind::BadFile, "{}: {} is missing", place, key);
   }
-  if (is_two_rate)
+  if (is_two_rate) {
     config.elastic = two_rate(rates.channels, rates.ffn, rates.tiers, rates.channel_exponent, rates.ffn_exponent);
+    config.elastic.slopes = rates.slopes;
+  }
   check_config(config, place);
   if (config.elastic.is_family() && config.elastic.tiers.empty()) config.elastic.tiers = deployment_budgets();
   return config;
@@ -192,13 +196,14 @@ Json config_json(const ModelConfig& config) {
   if (!config.residual_in_fp32) drop({"residual_in_fp32"});
   if (config.quantization.format.empty()) drop({"quantization_config"});
   const auto& elastic = config.elastic;
-  const TwoRate rates{elastic.channels.full, elastic.ffn.full, elastic.channels.exponent, elastic.ffn.exponent,
-                      elastic.tiers};
+  const TwoRate rates{elastic.channels.full, elastic.ffn.full, elastic.channels.exponent,
+                      elastic.ffn.exponent,  elastic.tiers,    elastic.slopes};
   const auto as_two_rate = two_rate(rates.channels, rates.ffn, rates.tiers, rates.channel_exponent, rates.ffn_exponent);
   if (!elastic.is_family())
     drop({"elastic"});
   else if (elastic.channels.full > 0 && elastic.channels == as_two_rate.channels && elastic.ffn == as_two_rate.ffn)
     object["elastic"] = write_fields(rates);
+  if (elastic.is_family() && !elastic.slopes) object["elastic"].erase("slopes");
   return object;
 }
 
@@ -239,6 +244,7 @@ void check_config(const ModelConfig& c, const std::string& place) {
   require(c.bos_token_id < c.vocab_size && c.eos_token_id < c.vocab_size,
           "bos_token_id and eos_token_id must lie below vocab_size");
   const auto& elastic = c.elastic;
+  require(!elastic.slopes || elastic.is_family(), "elastic.slopes needs elastic.channels or elastic.ffn");
   if (elastic.is_family()) {
     const auto full = full_capacity(c);
     require((elastic.channels.full == 0 || elastic.channels.full == full.channels) &&

@@ -1,11 +1,41 @@
 #include "essh/model/slice.h"
 
 #include <algorithm>
+#include <cmath>
 
 namespace essh {
+namespace {
+
+template <class E>
+std::vector<std::byte> sum_with_slope(const Weight& weight, const Weight& slope, double share) {
+  using W = Wide<E>;
+  std::vector<std::byte> sum(static_cast<std::size_t>(weight.bytes()));
+  const auto to = dense(reinterpret_cast<E*>(sum.data()), weight.rows, weight.cols);
+  const auto from = weight.as<E>(), along = slope.as<E>();
+  for (Index r = 0; r < to.rows; ++r) {
+    for (Index c = 0; c < to.cols; ++c)
+      to(r, c) = E(std::fma(static_cast<W>(share), static_cast<W>(along(r, c)), static_cast<W>(from(r, c))));
+  }
+  return sum;
+}
+
+// weight + share * slope, dense, rounded to their format.
+std::vector<std::byte> add_slope(const Weight& weight, const Weight& slope, double share) {
+  switch (weight.format) {
+    case Format::F64:
+      return sum_with_slope<double>(weight, slope, share);
+    case Format::BF16:
+      return sum_with_slope<BFloat16>(weight, slope, share);
+    default:  // float16 is read as float32 in a family with slopes
+      return sum_with_slope<float>(weight, slope, share);
+  }
+}
+
+}  // namespace
 
 ModelConfig slice(const ModelConfig& config, Capacity capacity) {
   auto sliced = config;
+  sliced.elastic.slopes = false;
   if (capacity == full_capacity(config)) return sliced;
   if (config.has(MixerKind::Spectral)) sliced.spectral_channels = capacity.channels;
   sliced.intermediate_size = capacity.ffn;
@@ -14,11 +44,26 @@ ModelConfig slice(const ModelConfig& config, Capacity capacity) {
 }
 
 Weights slice(const ModelConfig& config, const Weights& weights, Capacity capacity) {
-  if (capacity == full_capacity(config)) return weights;
-  Weights sliced;
+  const bool whole = capacity == full_capacity(config);
+  if (whole && !config.elastic.slopes) return weights;
+  Weights sliced{.tensors = {}, .stacks = whole && weights.stacks};
   const auto list = tensor_list(config);
-  for (std::size_t i = 0; i < list.size(); ++i)
-    sliced.tensors.push_back(weights[i].top(list[i].kept_rows(capacity)).left(list[i].kept_cols(capacity)));
+  const auto cut = [&](std::size_t i) {
+    return weights[i].top(list[i].kept_rows(capacity)).left(list[i].kept_cols(capacity));
+  };
+  for (std::size_t i = 0; i < list.size(); ++i) {
+    if (!list[i].slope) sliced.tensors.push_back(cut(i));
+  }
+  if (whole || !config.elastic.slopes) return sliced;
+  auto made = std::make_shared<std::vector<std::vector<std::byte>>>();
+  std::size_t next = 0;
+  for (std::size_t i = 0; i < list.size(); ++i) {
+    if (!list[i].slope) continue;
+    auto& weight = sliced.tensors[next++];
+    made->push_back(add_slope(weight, cut(i), slope_share(config, capacity)));
+    weight = Weight(weight.format, made->back().data(), weight.rows, weight.cols);
+  }
+  sliced.made = std::move(made);
   return sliced;
 }
 

@@ -56,6 +56,15 @@ std::vector<ModelTensor> tensor_list(const ModelConfig& c) {
                     .initial = initial_out(c)});
   }
   gain("model.norm.weight", -1);
+  if (c.elastic.slopes) {
+    for (std::size_t i = 0, count = list.size(); i < count; ++i) {
+      auto spec = list[i];
+      spec.name += ".slope";
+      spec.initial = Initial::fill(0);
+      spec.slope = true;
+      list.push_back(std::move(spec));
+    }
+  }
   // Small tensors come first: they stay in float32 if the matrices have another type.
   std::ranges::stable_partition(list, [](const ModelTensor& spec) { return !spec.is_matrix(); });
   return list;
@@ -70,6 +79,17 @@ ParameterLayout::ParameterLayout(const ModelConfig& config) : tensors_(tensor_li
     size_ += spec.rows * spec.cols;
   }
   size_ = (size_ + kAlignment - 1) / kAlignment * kAlignment;
+  // Tables, then matrices; slopes come after all others of their part.
+  for (std::size_t first = 0; first < tensors_.size();) {
+    std::size_t slope = first;
+    while (slope < tensors_.size() && !tensors_[slope].slope) ++slope;
+    if (slope == tensors_.size()) break;
+    const std::size_t count = slope - first, last = slope + count - 1;
+    sloped_.push_back({.begin = offsets_[first],
+                       .slopes = offsets_[slope],
+                       .size = offsets_[last] + tensors_[last].rows * tensors_[last].cols - offsets_[slope]});
+    first = slope + count;
+  }
 }
 
 std::size_t ParameterLayout::find(Index layer, std::string_view name) const {

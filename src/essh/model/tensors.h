@@ -1,4 +1,5 @@
 #pragma once
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
@@ -50,6 +51,7 @@ struct ModelTensor {
   bool decays = true;  // under weight decay in pretraining; refinement decays every tensor of rank 2
   // Directly follows the previous tensor in a ParameterLayout; at full capacity both form one matrix.
   bool stacked = false;
+  bool slope = false;  // companion of another tensor (ElasticConfig::slopes)
 
   // Rows and columns kept at a capacity.
   Index kept_rows(Capacity capacity) const { return row_cut.kept(rows, capacity); }
@@ -75,6 +77,11 @@ class ParameterLayout {
   Index tables() const { return tables_; }
   // Elements of all tensors.
   Index parameters() const { return parameters_; }
+  // Consecutive tensors and their slopes, which lie in the same order; empty without slopes.
+  struct Sloped {
+    Index begin, slopes, size;
+  };
+  const std::vector<Sloped>& sloped() const { return sloped_; }
   // Index of "mixer.decay" in layer 3, or of "model.norm.weight" with layer -1. The tensor must exist.
   std::size_t find(Index layer, std::string_view name) const;
 
@@ -84,6 +91,7 @@ class ParameterLayout {
   Index size_ = 0;
   Index tables_ = 0;
   Index parameters_ = 0;
+  std::vector<Sloped> sloped_;
 };
 
 // The weights of a model on the device of a pass, one handle per tensor: matrices in any format, all other tensors in
@@ -91,6 +99,7 @@ class ParameterLayout {
 struct Weights {
   std::vector<Weight> tensors;
   bool stacks = false;  // stacked tensors follow each other in memory, as in a ParameterLayout
+  std::shared_ptr<const std::vector<std::vector<std::byte>>> made = {};  // memory of tensors that a slice computed
 
   const Weight& operator[](std::size_t tensor) const { return tensors[tensor]; }
   template <class W>

@@ -180,11 +180,13 @@ DType stored_dtype(const ModelTensor& tensor, DType dtype) {
 void save_model(const fs::path& folder, const ModelConfig& config, const Parameters<float>& parameters,
                 Capacity capacity, const SaveOptions& options) {
   FolderWriter writer(folder, options.existing);
-  auto sliced = slice(config, capacity);
+  const bool whole = capacity == full_capacity(config) && (options.slopes || !config.elastic.slopes);
+  auto sliced = whole ? config : slice(config, capacity);
+  if (!whole) sliced.elastic = {};
   sliced.torch_dtype = torch_name(options.format.dtype);
   const auto quantisation = options.format.quantisation;
   sliced.quantization = quantization_config(options.format);
-  const auto weights = slice(config, parameters.weights(), capacity);
+  const auto weights = whole ? parameters.weights() : slice(config, parameters.weights(), capacity);
 
   std::map<std::string, std::size_t> index_of;
   std::vector<TensorSpec> specs;

@@ -58,6 +58,8 @@ struct SaveOptions {
   std::vector<std::filesystem::path> copied = {};  // further files (tokenizer), under their own names
   ExistingFolder existing = ExistingFolder::Refuse;
   std::uint64_t shard_bytes = TensorFilesWriter::kShardBytes;
+  // At full capacity, whether a family keeps its slopes; without, it is a model of fixed capacity.
+  bool slopes = true;
 };
 
 // Writes the slice of a family at a capacity as a standalone folder; at full capacity, the family itself.

@@ -139,7 +139,8 @@ StoredModel StoredModel::open(const fs::path& folder, NonFinite policy) {
     Weight weight(*format, bytes.data(), spec.rows, spec.cols);
     const bool aligned =
         reinterpret_cast<std::uintptr_t>(bytes.data()) % static_cast<std::uintptr_t>(traits(*format).block_bytes) == 0;
-    if (!aligned || *format == Format::F64 || (!spec.is_matrix() && *format != Format::F32)) {
+    const bool summed = content->config.elastic.slopes && *format == Format::F16;  // slice() has no sums in float16
+    if (!aligned || summed || *format == Format::F64 || (!spec.is_matrix() && *format != Format::F32)) {
       auto& values = content->converted.emplace_back(static_cast<std::size_t>(spec.rows * spec.cols));
       located.file->read_as<float>(*located.info, values);
       weight = Weight(Format::F32, values.data(), spec.rows, spec.cols);
@@ -239,7 +240,8 @@ const Weights& StoredModel::weights() const {
 }
 
 std::vector<CodedWeight> StoredModel::coded(Capacity capacity) const {
-  auto list = content_->coded;
+  const bool sums = config().elastic.slopes;  // which have no codes
+  auto list = sums ? std::vector<CodedWeight>() : content_->coded;
   const auto tensors = tensor_list(config());
   for (std::size_t i = 0; i < list.size(); ++i) {
     list[i].rows = tensors[i].kept_rows(capacity);

@@ -20,6 +20,7 @@ constexpr const char* kOtherRecipe = "posthoc";
 // sections named below. Model, data, steps and batches stay those of the recipe. The paper states neither AdamW's eps
 // nor the memory of the running activations.
 constexpr std::array kPaper = {
+    "model.slopes=false",
     // tab:setup-config: AdamW with one rate for all tensors, which falls to 10 % on a cosine.
     "optimizer.algorithm=adamw",
     "optimizer.rate=1.2e-3",
@@ -81,6 +82,8 @@ constexpr std::array<std::pair<const char*, const char*>, 3> kPaperByPreset = {{
 // falls to zero in refinement, which keeps the moments and the order of the data, and trains it and a slice with every
 // micro-batch. The smallest capacity, which has no near neighbour, is drawn more often. The peak stays the recipe's.
 constexpr std::array kOwn = {
+    "model.slopes=true",
+    "optimizer.slope_rate=0.25",
     "optimizer.algorithm=muon",
     "optimizer.embedding_rate=4",
     "optimizer.schedule=constant",

@@ -94,16 +94,17 @@ class AdamWOptimizer : public Optimizer {
     std::vector<Group> made;
     for (const auto& spec : layout.tensors()) {
       const bool decays = groups == DecayGroups::Refinement ? spec.rank >= 2 : spec.decays;
-      made.push_back({.rate = spec.role == Role::Embedding ? recipe.embedding_rate : 1,
-                      .decay = decays ? recipe.weight_decay : 0,
-                      .matrix = recipe.algorithm == "muon" && spec.role == Role::Matrix ? &spec : nullptr});
+      made.push_back(
+          {.rate = (spec.role == Role::Embedding ? recipe.embedding_rate : 1) * (spec.slope ? recipe.slope_rate : 1),
+           .decay = decays ? recipe.weight_decay : 0,
+           .matrix = recipe.algorithm == "muon" && spec.role == Role::Matrix && !spec.slope ? &spec : nullptr});
     }
     return made;
   }
 };
 
-// Muon for the matrices of the blocks, AdamW for everything else. The momentum is the first state; the second stays
-// zero for matrices.
+// Muon for the matrices of the blocks, AdamW for everything else, slopes included. The momentum is the first state; the
+// second stays zero for matrices.
 template <class T>
 class MuonOptimizer final : public AdamWOptimizer {
  public:

@@ -268,6 +268,7 @@ ModelConfig recipe_config(const Recipe& recipe, Index tokens, Index eos) {
         two_rate(c.spectral_channels, c.intermediate_size, deployment_budgets(), r.channel_exponent, r.ffn_exponent);
   else if (c.elastic.ffn.full > 0)
     c.elastic.ffn.full = c.intermediate_size;
+  c.elastic.slopes = r.slopes && c.elastic.is_family() && recipe.elastic.sampling != "dense";
   if (!r.tier.empty()) {
     c = slice(c, find_tier(c, r.tier).capacity);
     c.elastic = {};

@@ -30,6 +30,7 @@ struct ModelRecipe {
   std::string clock = "input";
   std::string gates = "input";
   bool residual_in_fp32 = true;
+  bool slopes = false;
   std::string tier = {};
   std::string start = {};
 };
@@ -48,6 +49,7 @@ struct OptimizerRecipe {
   std::string algorithm = "adamw";
   double rate = 1.2e-3;
   double embedding_rate = 1;
+  double slope_rate = 0.25;
   double beta1 = 0.9;
   double beta2 = 0.95;
   double eps = 1e-8;
@@ -153,6 +155,8 @@ void fields(Visitor& visit, ModelRecipe& r) {
   visit("gates", r.gates, Field{.help = "input, or neutral: both gates stay at one"});
   visit("residual_in_fp32", r.residual_in_fp32,
         Field{.help = "keep the residual stream in float32 where the arithmetic is bf16"});
+  visit("slopes", r.slopes,
+        Field{.help = "tensors change with the capacity, along slopes that are trained too; exports contain the sums"});
   visit("tier", r.tier, Field{.help = "train this one capacity as a model of its own (a specialist), e.g. T4"});
   visit("start", r.start, Field{.help = "a model folder to start from instead of initial weights"});
 }
@@ -177,6 +181,7 @@ void fields(Visitor& visit, OptimizerRecipe& r) {
   visit("rate", r.rate, Field{.help = "peak learning rate", .min = 0, .max = 10});
   visit("embedding_rate", r.embedding_rate,
         Field{.help = "factor on the rate of the embedding, which is also the output head", .min = 0, .max = 1000});
+  visit("slope_rate", r.slope_rate, Field{.help = "factor on the rate of slopes (model.slopes)", .min = 0, .max = 1e3});
   visit("beta1", r.beta1, Field{.help = "AdamW", .min = 0, .max = 0.99999});
   visit("beta2", r.beta2, Field{.help = "AdamW", .min = 0, .max = 0.999999});
   visit("eps", r.eps, Field{.help = "AdamW", .min = 1e-30, .max = 1});

@@ -305,13 +305,32 @@ void save_result(const fs::path& target, const Trainer<T>& trainer, const Recipe
   save_model(target, trainer.config(), trainer.parameters(), full_capacity(trainer.config()), save);
 }
 
+// Weights of a model without slopes, and slopes of zero.
+Parameters<float> with_slopes(const ModelConfig& config, const Parameters<float>& start) {
+  Parameters<float> parameters(config);
+  std::size_t next = 0;
+  const auto& tensors = parameters.layout().tensors();
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    if (tensors[i].slope) continue;
+    const auto& given = start.layout().tensors();
+    if (next == given.size() || given[next].name != tensors[i].name || given[next].shape() != tensors[i].shape())
+      fail(ErrorKind::Usage, "the weights to start from have another shape than the model of the recipe");
+    std::ranges::copy(start.tensor(next++), parameters.tensor(i).begin());
+  }
+  return parameters;
+}
+
 Parameters<float> initial_weights(const Recipe& recipe, const ModelConfig& config) {
   if (recipe.elastic.calibration_tokens > 0 && recipe.model.start.empty())
     fail(ErrorKind::Usage,
          "elastic.calibration_tokens ranks the feed-forward units of a trained parent; set model.start to its folder "
          "(and elastic.teacher, to learn from it), or calibration_tokens to 0");
-  if (!recipe.model.start.empty()) return load_model(recipe.model.start).parameters;
   Parameters<float> parameters(config);
+  if (!recipe.model.start.empty()) {
+    auto start = load_model(recipe.model.start);
+    if (start.config.elastic.slopes || !config.elastic.slopes) return std::move(start.parameters);
+    return with_slopes(config, start.parameters);
+  }
   initialise(parameters, config, recipe.run.seed, parse_modal_init(recipe.model.modes));
   return parameters;
 }

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "essh/base/units.h"
+#include "essh/kernels/add_scaled.h"
 #include "essh/kernels/clear.h"
 #include "essh/kernels/running_mean.h"
 #include "essh/store/model_folder.h"
@@ -239,7 +240,7 @@ template <class T>
 double Trainer<T>::product_flops(Capacity capacity) const {
   Index products = 0;
   for (const auto& spec : model_.layout().tensors()) {
-    if (spec.is_matrix()) products += spec.kept_rows(capacity) * spec.kept_cols(capacity);
+    if (spec.is_matrix() && !spec.slope) products += spec.kept_rows(capacity) * spec.kept_cols(capacity);
   }
   return 2.0 * static_cast<double>(products);
 }
@@ -255,16 +256,67 @@ void Trainer<T>::count(const MicroBatchPlan& plan, StepReport& report) {
 }
 
 template <class T>
+Weights Trainer<T>::weights_at(Capacity capacity) {
+  auto weights = weights_.weights();
+  if (!follows_slopes(capacity)) return weights;
+  const auto& layout = model_.layout();
+  const double share = slope_share(config_, capacity);
+  const auto values = weights_.values();
+  for (std::size_t part = 0, i = 0; part < layout.sloped().size(); ++part) {
+    const auto [begin, slopes, size] = layout.sloped()[part];
+    const auto add = [&]<class E>(Vector<E> sum) {
+      launch(stream_, AddScaled<E>{.x = values.middle(begin, size),
+                                   .y = values.middle(slopes, size),
+                                   .factor = static_cast<float>(share),
+                                   .sum = sum});
+      for (; !layout.tensors()[i].slope; ++i)
+        weights.tensors[i] = dense(sum.data + layout.offset(i) - begin, weights[i].rows, weights[i].cols);
+      while (i < layout.tensors().size() && layout.tensors()[i].slope) ++i;
+    };
+    if (layout.tensors()[i].is_matrix())
+      add(objective_.arena().template vector<T>(size));
+    else
+      add(objective_.arena().template vector<float>(size));
+  }
+  return weights;
+}
+
+template <class T>
+void Trainer<T>::add_with_slopes(Vector<const float> gradient, Capacity capacity) {
+  const auto share = static_cast<float>(slope_share(config_, capacity));
+  for (const auto& [begin, slopes, size] : model_.layout().sloped()) {
+    for (const auto& [to, factor] : {std::pair(begin, 1.0f), std::pair(slopes, share)}) {
+      const auto sum = gradient_.view().middle(to, size);
+      launch(stream_, AddScaled<float>{.x = sum, .y = gradient.middle(begin, size), .factor = factor, .sum = sum});
+    }
+  }
+}
+
+template <class T>
 void Trainer<T>::learn(const TokenRows& rows, const MicroBatchPlan& plan, bool last) {
   const double scale = 1.0 / static_cast<double>(batch() * training_->labels());
   const auto* const layer_done = last ? &start_sums_ : nullptr;
-  Teacher<T> teacher{.model = &model_, .weights = &weights_.weights()};
+  const auto teaching = weights_at(capacity_of(plan.teacher_budget));
+  Teacher<T> teacher{.model = &model_, .weights = &teaching};
+  // The gradient at a capacity that follows slopes is summed by itself, and given to both.
+  const auto own_gradient = [&](Capacity capacity) {
+    if (!follows_slopes(capacity)) return gradients();
+    const auto own = objective_.arena().template vector<float>(gradient_.size());
+    clear(stream_, own);
+    return Gradients<T>{&model_.layout(), own.data};
+  };
+  const auto add_own = [&](const Gradients<T>& own, Capacity capacity) {
+    if (follows_slopes(capacity)) add_with_slopes({own.data, gradient_.size()}, capacity);
+  };
   if (plan.full) {
-    objective_.learn(weights_.weights(), gradients(), rows, capacity_of(plan.teacher_budget), {.scale = scale}, nullptr,
+    const auto capacity = capacity_of(plan.teacher_budget);
+    const auto own = own_gradient(capacity);
+    objective_.learn(teaching, own, rows, capacity, {.scale = scale}, nullptr,
                      {.totals = totals_.view(kFull, kLossTotals),
                       .squares = plan.all_by_label() ? step_squares() : Matrix<double>{},
                       .hidden = plan.taught() ? &teacher.hidden : nullptr,
-                      .layer_done = plan.reduced ? nullptr : layer_done});
+                      .layer_done = plan.reduced || follows_slopes(capacity) ? nullptr : layer_done});
+    add_own(own, capacity);
   } else if (plan.taught()) {
     if (parent_) teacher = {.model = parent_model_.get(), .weights = &parent_->weights()};
     teacher.hidden =
@@ -274,11 +326,13 @@ void Trainer<T>::learn(const TokenRows& rows, const MicroBatchPlan& plan, bool l
   if (plan.reduced) {
     auto counts = *plan.reduced;
     counts.scale = scale;
-    objective_.learn(weights_.weights(), gradients(), rows, capacity_of(plan.budget), counts,
-                     plan.taught() ? &teacher : nullptr,
+    const auto capacity = capacity_of(plan.budget);
+    const auto own = own_gradient(capacity);
+    objective_.learn(weights_at(capacity), own, rows, capacity, counts, plan.taught() ? &teacher : nullptr,
                      {.totals = totals_.view(plan.all_by_teacher() ? kFull : kReduced, kLossTotals),
                       .squares = plan.all_by_teacher() ? step_squares() : Matrix<double>{},
-                      .layer_done = layer_done});
+                      .layer_done = follows_slopes(capacity) ? nullptr : layer_done});
+    add_own(own, capacity);
   }
   objective_.release();
 }
@@ -436,9 +490,12 @@ std::vector<double> Trainer<T>::validation_losses() {
   for (Index first = 0; first < windows; first += recipe_.run.micro_batch) {
     if (!is_mine(first / recipe_.run.micro_batch)) continue;
     const auto rows = token_rows(read_batch(*held_out_, first, std::min(recipe_.run.micro_batch, windows - first)));
-    for (std::size_t i = 0; i < tiers.size(); ++i)
-      objective_.score(weights_.weights(), rows, tiers[i].capacity,
+    for (std::size_t i = 0; i < tiers.size(); ++i) {
+      const auto own = arena.mark();
+      objective_.score(weights_at(tiers[i].capacity), rows, tiers[i].capacity,
                        totals.middle(static_cast<Index>(i) * kLossTotals, kLossTotals));
+      arena.release(own);
+    }
   }
   std::vector<double> sums(static_cast<std::size_t>(totals.size)), losses;
   download(stream_, totals, sums);

@@ -102,6 +102,11 @@ class Trainer {
     return dense(step_squares_.data(), config_.num_hidden_layers, config_.intermediate_size);
   }
   Gradients<T> gradients() const { return {&model_.layout(), gradient_.data()}; }
+  // The weights of a capacity; with slopes their sums, in the arena until it is released.
+  Weights weights_at(Capacity capacity);
+  bool follows_slopes(Capacity capacity) const { return config_.elastic.slopes && capacity != full_capacity(config_); }
+  // Adds a gradient at a capacity to those of tensors and slopes.
+  void add_with_slopes(Vector<const float> gradient, Capacity capacity);
   Capacity capacity_of(double budget) const {
     return budget == 1 ? full_capacity(config_) : capacity_at(config_, budget);
   }

@@ -1,4 +1,5 @@
 #include "essh/kernels/adamw.h"
+#include "essh/kernels/add_scaled.h"
 #include "essh/kernels/clear.h"
 #include "essh/kernels/loss_sum.h"
 #include "essh/kernels/muon.h"
@@ -126,6 +127,32 @@ TEST(OptimizerStepCuda, RoundingAndClearing) {
       const auto cleared = gpu_x.download();
       for (Index i = 0; i < first + size; ++i)
         EXPECT_EQ(cleared[static_cast<std::size_t>(i)], i < first ? values[static_cast<std::size_t>(i)] : 0.0f);
+    }
+  }
+}
+
+TEST(OptimizerStepCuda, ScaledSumsHaveTheBitsOfTheCpu) {
+  ESSH_NEEDS_GPU();
+  for (const Index size : {1, 4, 1027}) {
+    for (const Index first : {0, 1}) {
+      Rng rng(5);
+      StridedMatrix<double> x(1, size + first), y(1, size + first);
+      x.normal(rng);
+      y.normal(rng);
+      const TwinMatrix<float> gpu_x(x), gpu_y(y);
+      const auto a = gpu_x.download(), b = gpu_y.download();
+      const auto part = [&](Vector<float> whole) { return whole.middle(first, size); };
+      const Array<BFloat16> to(Device::Cuda, size + first, "test");
+      run(gpu(), AddScaled<BFloat16>{part(gpu_x.vector()), part(gpu_y.vector()), 0.3f, to.view(first, size)});
+      run(gpu(), AddScaled<float>{part(gpu_x.vector()), part(gpu_y.vector()), 0.3f, part(gpu_x.vector())});
+      const auto rounded = values_of(to.view());
+      const auto sums = gpu_x.download();
+      for (Index i = 0; i < first + size; ++i) {
+        const auto at = static_cast<std::size_t>(i);
+        const float exact = i < first ? a[at] : std::fma(0.3f, b[at], a[at]);
+        ASSERT_EQ(sums[at], exact) << i;
+        if (i >= first) ASSERT_EQ(rounded[at].bits, BFloat16(exact).bits) << i;
+      }
     }
   }
 }
