@@ -6,29 +6,45 @@
 namespace essh {
 namespace {
 
+template <class W>
+void widen(const Weight& weight, Index row, std::span<W> values) {
+  const auto copy = [&]<class E>(Matrix<const E> elements) {
+    for (std::size_t c = 0; c < values.size(); ++c)
+      values[c] = static_cast<W>(static_cast<Wide<E>>(elements(row, static_cast<Index>(c))));
+  };
+  switch (weight.format) {
+    case Format::F64:
+      return copy(weight.as<double>());
+    case Format::F32:
+      return copy(weight.as<float>());
+    case Format::BF16:
+      return copy(weight.as<BFloat16>());
+    case Format::F16:
+      break;
+  }
+  fail(ErrorKind::Internal, "slopes are not added to float16");  // StoredModel reads it as float32
+}
+
 template <class E>
 std::vector<std::byte> sum_with_slope(const Weight& weight, const Weight& slope, double share) {
   using W = Wide<E>;
   std::vector<std::byte> sum(static_cast<std::size_t>(weight.bytes()));
   const auto to = dense(reinterpret_cast<E*>(sum.data()), weight.rows, weight.cols);
-  const auto from = weight.as<E>(), along = slope.as<E>();
+  std::vector<W> values(static_cast<std::size_t>(weight.cols)), along(values.size());
   for (Index r = 0; r < to.rows; ++r) {
-    for (Index c = 0; c < to.cols; ++c)
-      to(r, c) = E(std::fma(static_cast<W>(share), static_cast<W>(along(r, c)), static_cast<W>(from(r, c))));
+    widen<W>(weight, r, values);
+    widen<W>(slope, r, along);
+    for (std::size_t c = 0; c < values.size(); ++c)
+      to(r, static_cast<Index>(c)) = E(std::fma(static_cast<W>(share), along[c], values[c]));
   }
   return sum;
 }
 
-// weight + share * slope, dense, rounded to their format.
+// weight + share * slope, dense, rounded to the weight's format. A file may store the slope in another.
 std::vector<std::byte> add_slope(const Weight& weight, const Weight& slope, double share) {
-  switch (weight.format) {
-    case Format::F64:
-      return sum_with_slope<double>(weight, slope, share);
-    case Format::BF16:
-      return sum_with_slope<BFloat16>(weight, slope, share);
-    default:  // float16 is read as float32 in a family with slopes
-      return sum_with_slope<float>(weight, slope, share);
-  }
+  if (weight.format == Format::F64) return sum_with_slope<double>(weight, slope, share);
+  if (weight.format == Format::BF16) return sum_with_slope<BFloat16>(weight, slope, share);
+  return sum_with_slope<float>(weight, slope, share);
 }
 
 }  // namespace
