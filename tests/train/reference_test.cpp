@@ -30,9 +30,9 @@ TEST_F(TrainerTest, TwentyStepsFollowTheReferenceInDouble) {
       {"optimizer.schedule=wsd"},
       {"optimizer.embedding_rate=3"},
       {"optimizer.algorithm=muon"},
-      {"optimizer.algorithm=muon", "optimizer.momentum=0.8"},
       {"model.slopes=true"},
-      {"elastic.joint=true", "model.slopes=true", "optimizer.algorithm=muon", "optimizer.slope_rate=0.7"},
+      {"elastic.joint=true", "model.slopes=true", "optimizer.slope_rate=0.7", "optimizer.algorithm=muon",
+       "optimizer.momentum=0.8"},
   };
   for (const auto& arm : arms) {
     auto settings = arm;

@@ -35,6 +35,11 @@ class ReferenceTrainer {
     Parameters<float> start(config);
     initialise(start, config, recipe.run.seed);
     std::copy_n(start.data(), start.layout().size(), weights_.data());
+    const auto& layout = weights_.layout();
+    for (std::size_t i = 0; i < layout.tensors().size() && config.elastic.slopes; ++i) {
+      const auto& name = layout.tensors()[i].name;
+      if (!name.ends_with(".slope")) slopes_[i] = layout.find(-1, name + ".slope");
+    }
     if (parent) std::copy_n(parent->data(), parent->layout().size(), parent_.emplace(config).data());
   }
 
@@ -239,11 +244,9 @@ class ReferenceTrainer {
   // The weights of a capacity, each tensor moved along its slope, if it has one.
   Parameters<double> at(Capacity capacity) const {
     auto moved = weights_;
-    const auto& tensors = moved.layout().tensors();
-    for (std::size_t i = 0; i < tensors.size() && config_.elastic.slopes; ++i) {
-      if (tensors[i].name.ends_with(".slope")) continue;
-      const auto slope = weights_.tensor(moved.layout().find(-1, tensors[i].name + ".slope"));
-      const auto values = moved.tensor(i);
+    for (const auto& [tensor, companion] : slopes_) {
+      const auto values = moved.tensor(tensor);
+      const auto slope = weights_.tensor(companion);
       for (std::size_t k = 0; k < values.size(); ++k) values[k] += along(capacity) * slope[k];
     }
     return moved;
@@ -304,9 +307,8 @@ class ReferenceTrainer {
       const auto from = own.tensor(tensor), to = gradient_.tensor(tensor);
       const double scale = gradient_scale(own.layout().tensors()[tensor].name, counts);
       for (std::size_t i = 0; i < from.size(); ++i) to[i] += scale * from[i];
-      const auto& name = own.layout().tensors()[tensor].name;
-      if (!config_.elastic.slopes || name.ends_with(".slope")) continue;
-      const auto slope = gradient_.tensor(own.layout().find(-1, name + ".slope"));
+      if (!slopes_.contains(tensor)) continue;
+      const auto slope = gradient_.tensor(slopes_.at(tensor));
       for (std::size_t i = 0; i < from.size(); ++i) slope[i] += along(capacity) * scale * from[i];
     }
   }
@@ -324,6 +326,7 @@ class ReferenceTrainer {
   const TrainingData& data_;
   Model<double> model_;
   Parameters<double> weights_, gradient_, first_, second_;
+  std::map<std::size_t, std::size_t> slopes_;  // by tensor
   std::optional<Parameters<double>> parent_;
   CapacitySampler sampler_;
   std::unique_ptr<Sequences> sequences_;
