@@ -2,7 +2,7 @@ add_library(essh_options INTERFACE)
 target_include_directories(essh_options INTERFACE ${PROJECT_SOURCE_DIR}/src ${PROJECT_BINARY_DIR}/generated)
 target_link_libraries(essh_options INTERFACE Threads::Threads fmt::fmt)
 target_compile_options(essh_options INTERFACE
-  $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wno-sign-conversion>
+  $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wno-sign-conversion -Werror>
   # libm's errno is never read; contraction is fixed, so that every build on one machine rounds the same way.
   $<$<COMPILE_LANGUAGE:CXX>:-fno-math-errno -ffp-contract=fast>
   # False alarms of GCC 12 inside std::string: as a precompiled header it is no longer a system header.
