@@ -151,7 +151,9 @@ TEST(OptimizerStepCuda, ScaledSumsHaveTheBitsOfTheCpu) {
         const auto at = static_cast<std::size_t>(i);
         const float exact = i < first ? a[at] : std::fma(0.3f, b[at], a[at]);
         ASSERT_EQ(sums[at], exact) << i;
-        if (i >= first) ASSERT_EQ(rounded[at].bits, BFloat16(exact).bits) << i;
+        if (i >= first) {
+          ASSERT_EQ(rounded[at].bits, BFloat16(exact).bits) << i;
+        }
       }
     }
   }
