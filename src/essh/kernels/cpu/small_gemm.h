@@ -86,16 +86,18 @@ inline __attribute__((always_inline)) void tile(Left a, const T* b, Index b_stri
       });
     } else {
       each([&](int i, int j) __attribute__((always_inline)) {
-        sum[i][j] = multiply_add<T, Bytes>(a.data[k * Rows + i], right[j], sum[i][j]);
+        sum[i][j] = multiply_add_in_place<T, Bytes>(a.data[k * Rows + i], right[j], sum[i][j]);
       });
     }
   };
   Index k = begin;
+  // On x86 GCC 12 keeps sums of the tile on the stack if it unrolls the loop itself.
   if constexpr (!std::is_same_v<Left, Strided<T>> && kMultipliesLanes) {
 #pragma GCC unroll 4
     for (; k < end; ++k) step(k);
+  } else if constexpr (!std::is_same_v<Left, Strided<T>>) {
+    for (; k + 4 <= end; k += 4) unrolled<4>([&](auto next) __attribute__((always_inline)) { step(k + next()); });
   }
-  // Unrolled on x86, GCC 12 keeps sums of the tile on the stack.
 #pragma GCC unroll 1
   for (; k < end; ++k) step(k);
   each([&](int i, int j) __attribute__((always_inline)) { store<T, Bytes>(c + i * c_stride + j * kWidth, sum[i][j]); });

@@ -78,7 +78,24 @@ inline __attribute__((always_inline)) Lanes<T, Bytes> multiply_add(T a, Lanes<T,
 #endif
 }
 
-// The same with element `lane` of a vector for a.
+// The same in the register of the sum. GCC lets an x86 product take any register: in an unrolled loop, sums then move
+// about and some go to the stack.
+template <class T, int Bytes = kVectorBytes>
+inline __attribute__((always_inline)) Lanes<T, Bytes> multiply_add_in_place(T a, Lanes<T, Bytes> b,
+                                                                            Lanes<T, Bytes> sum) {
+#if defined(__FMA__)
+  const Lanes<T, Bytes> wide = a - Lanes<T, Bytes>{};
+  if constexpr (sizeof(T) == 4)
+    asm("vfmadd231ps %2, %1, %0" : "+v"(sum) : "v"(wide), "v"(b));
+  else
+    asm("vfmadd231pd %2, %1, %0" : "+v"(sum) : "v"(wide), "v"(b));
+  return sum;
+#else
+  return multiply_add<T, Bytes>(a, b, sum);
+#endif
+}
+
+// multiply_add() with element `lane` of a vector for a.
 template <int lane, class T, int Bytes = kVectorBytes>
 inline __attribute__((always_inline)) Lanes<T, Bytes> multiply_add_lane(Lanes<T, Bytes> a, Lanes<T, Bytes> b,
                                                                         Lanes<T, Bytes> c) {
