@@ -96,8 +96,9 @@ build_jobs() {
 }
 
 # build_preset PRESET [TARGET...]: configures, lists features that are off because of a missing library, and builds. The
-# caller may set configure_options.
+# caller may set configure_options, and show_steps for a line per step in a pipe too.
 configure_options=()
+show_steps=
 build_preset() {
   local preset=$1 log=build/logs/configure-$1.log options=() arguments=()
   shift
@@ -116,7 +117,7 @@ build_preset() {
   sed -n 's/^-- essh: \(.*not found, off:.*\)/  \1/p' "$log"
   if [ $# -gt 0 ]; then arguments+=(--target "$@"); fi
   # On a terminal ninja redraws one line; in a pipe only warnings and errors are useful.
-  if ! [ -t 1 ]; then arguments+=(-- --quiet); fi
+  if ! [ -t 1 ] && [ -z "$show_steps" ]; then arguments+=(-- --quiet); fi
   cmake --build --preset "$preset" --parallel "$(build_jobs)" "${arguments[@]}"
 }
 

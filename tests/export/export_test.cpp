@@ -13,6 +13,7 @@
 #include "essh/store/manifest.h"
 #include "essh/text/tokenizer.h"
 #include "tests/model/small_model.h"
+#include "tests/sanitized.h"
 
 namespace essh {
 namespace {
@@ -42,7 +43,7 @@ struct ExportTest : ::testing::Test {
     for (const auto& tier : tiers_of(config))
       export_tier(parent, folder / "family", model_hash(folder / "family"), tier, folder / tier.name, options);
   }
-  Verification verify(const fs::path& name, const VerifyInput& input = {.length = 160}) {
+  Verification verify(const fs::path& name, const VerifyInput& input = {.length = kSanitized ? 40 : 160}) {
     return verify_model(folder / name, folder / "family", stream, Precision::Auto, input);
   }
   static std::string faults(const Verification& result) {
