@@ -160,6 +160,22 @@ TEST(OwnSettings, KeepTheRateUntilRefinement) {
       1e-4);
 }
 
+// A full capacity that missed tokens would be worse than a dense model on as many (docs/recipe.md).
+TEST(OwnSettings, TrainTheFullCapacityOnEveryToken) {
+  for (const std::string name : {"tiny", "370m", "1.5b"}) {
+    SCOPED_TRACE(name);
+    const auto recipe = load_recipe(name, {}, "essh");
+    const auto config = recipe_config(recipe, 256, 0);
+    for (const auto& stage : {make_pretraining(recipe, config), make_refinement(recipe, config)}) {
+      const auto slice = stage->plan(0.25);
+      EXPECT_TRUE(slice.full) << stage->settings.name;
+      EXPECT_TRUE(slice.reduced) << stage->settings.name;
+      EXPECT_EQ(slice.budget, 0.25);
+    }
+    EXPECT_TRUE(make_pretraining(recipe, config)->plan(1).full);
+  }
+}
+
 TEST(PaperSettings, MistakesNameTheChoices) {
   const auto problem = [](const std::string& recipe, const std::string& named) -> std::string {
     try {

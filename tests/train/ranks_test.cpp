@@ -65,13 +65,18 @@ TEST_F(RanksTest, InFloat32TheResidualsTypeChangesNoBit) {
 
 TEST_F(RanksTest, AnyNumberOfRanksMakesTheSameSteps) {
   // Without ordering: units of nearly equal importance may swap by rounding.
-  for (const auto& [algorithm, ranks] :
-       {std::pair<const char*, int>{"adamw", 2}, {"adamw", 4}, {"muon", 2}, {"muon", 4}, {"muon with slopes", 2}}) {
+  for (const auto& [algorithm, ranks] : {std::pair<const char*, int>{"adamw", 2},
+                                         {"adamw", 4},
+                                         {"muon", 2},
+                                         {"muon", 4},
+                                         {"muon with slopes", 2},
+                                         {"muon jointly with slopes", 2}}) {
     SCOPED_TRACE(fmt::format("{} on {}", algorithm, ranks));
     const std::string_view words = algorithm;
     const auto settings =
         recipe({"elastic.ordering_period=0", fmt::format("optimizer.algorithm={}", words.substr(0, words.find(' '))),
-                fmt::format("model.slopes={}", words.ends_with("slopes"))});
+                fmt::format("model.slopes={}", words.ends_with("slopes")),
+                fmt::format("elastic.joint={}", words.find("jointly") != words.npos)});
     const auto alone = train(settings, 1, 12);
     const auto many = train(settings, ranks, 12);
     for (std::size_t i = 0; i < alone.reports.size(); ++i) {

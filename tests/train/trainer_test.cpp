@@ -17,9 +17,17 @@ namespace essh {
 namespace {
 
 TEST_F(TrainerTest, StoppingAndResumingChangesNoBit) {
-  for (const char* arm :
-       {"elastic.sampling=fixed", "elastic.sampling=adaptive", "optimizer.algorithm=muon", "model.slopes=true"}) {
-    Setup setup(recipe({arm, "run.steps=40"}), 2);
+  const std::vector<std::vector<std::string>> arms = {
+      {"elastic.sampling=fixed"},
+      {"elastic.sampling=adaptive"},
+      {"optimizer.algorithm=muon"},
+      {"model.slopes=true"},
+      {"optimizer.algorithm=muon", "model.slopes=true", "elastic.joint=true", "elastic.full_share=0.5"}};
+  for (const auto& arm : arms) {
+    SCOPED_TRACE(fmt::format("{}", fmt::join(arm, " ")));
+    auto settings = arm;
+    settings.emplace_back("run.steps=40");
+    Setup setup(recipe(settings), 2);
     auto straight = setup.trainer();
     while (!straight->finished()) straight->step();
     auto part = setup.trainer();
@@ -28,7 +36,7 @@ TEST_F(TrainerTest, StoppingAndResumingChangesNoBit) {
     resumed->resume(part->snapshot());
     while (!resumed->finished()) resumed->step();
     const auto a = straight->snapshot(), b = resumed->snapshot();
-    EXPECT_TRUE(same_bits(a.weights, b.weights)) << arm;
+    EXPECT_TRUE(same_bits(a.weights, b.weights));
     EXPECT_TRUE(same_bits(a.states, b.states));
     EXPECT_EQ(a.squares, b.squares);
     EXPECT_EQ(a.position, b.position);

@@ -78,9 +78,10 @@ constexpr std::array<std::pair<const char*, const char*>, 3> kPaperByPreset = {{
     {"tiny", "elastic.ordering_period=7"},
 }};
 
-// Our own recipe (docs/recipe.md): the rate stays at its peak while most micro-batches train the full capacity, and
-// falls to zero in refinement, which keeps the moments and the order of the data, and trains it and a slice with every
-// micro-batch. The smallest capacity, which has no near neighbour, is drawn more often. The peak stays the recipe's.
+// Our own recipe (docs/recipe.md): every micro-batch trains the full capacity, half of them a slice too. The rate stays
+// at its peak, and falls to zero in refinement, which keeps the moments and the order of the data, and trains a slice
+// with every micro-batch. The smallest capacity, which has no near neighbour, is drawn more often. The peak stays the
+// recipe's.
 constexpr std::array kOwn = {
     "model.slopes=true",
     "optimizer.slope_rate=0.25",
@@ -89,8 +90,8 @@ constexpr std::array kOwn = {
     "optimizer.schedule=constant",
     "optimizer.warmup=0.1",
     "elastic.sampling=fixed",
-    "elastic.full_share=0.75",
-    "elastic.smallest_share=0.3",
+    "elastic.full_share=0.5",
+    "elastic.smallest_share=0.2",
     "elastic.warmup_tokens=250e6",
     "elastic.warmup_share=0.2",
     "elastic.budgets=[]",
@@ -99,7 +100,7 @@ constexpr std::array kOwn = {
     "elastic.mixer_scale=1",
     "elastic.label=1",
     "elastic.kl=0.5",
-    "elastic.joint=false",
+    "elastic.joint=true",
     "elastic.teacher=\"\"",
     "elastic.calibration_tokens=0",
     "refine.rate=0",
@@ -113,7 +114,7 @@ constexpr std::array kOwn = {
     "refine.tv=1",
     "refine.sampling=shuffle",
     "refine.budgets=[]",
-    "refine.smallest_share=0.3",
+    "refine.smallest_share=0.2",
     "refine.teacher_budget=1",
 };
 
