@@ -55,7 +55,8 @@ class Rng {
     while (draw >= limit);
     return draw % n;
   }
-  // Standard normal (Box-Muller).
+  // Standard normal (Box-Muller), from kNormalWords positions of the stream.
+  static constexpr std::uint64_t kNormalWords = 4;
   double normal() {
     const double radius = std::sqrt(-2.0 * std::log(1.0 - uniform()));
     return radius * std::cos(2.0 * std::numbers::pi * uniform());
