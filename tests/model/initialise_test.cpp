@@ -4,18 +4,12 @@
 
 #include <algorithm>
 
+#include "essh/base/fnv.h"
 #include "essh/base/rng.h"
 #include "essh/model/config.h"
 
 namespace essh {
 namespace {
-
-// FNV-1a: the stream of a tensor.
-std::uint64_t stream_of(std::string_view name) {
-  std::uint64_t hash = 0xcbf29ce484222325u;
-  for (const char c : name) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3u;
-  return hash;
-}
 
 // Large tensors are filled by several threads.
 TEST(Initialise, ATensorIsOneStreamOfItsName) {
@@ -30,7 +24,7 @@ TEST(Initialise, ATensorIsOneStreamOfItsName) {
     const auto values = parameters.tensor(t);
     if (spec.initial.modal || !(spec.initial.deviation > 0)) continue;
     SCOPED_TRACE(spec.name);
-    Rng rng(5, stream_of(spec.name));
+    Rng rng(5, fnv1a(spec.name));
     for (std::size_t i = 0; i < values.size(); ++i)
       ASSERT_EQ(values[i], static_cast<float>(spec.initial.deviation * rng.normal())) << i;
     ++random;

@@ -22,6 +22,7 @@
 #include <thread>
 #include <utility>
 
+#include "essh/base/fnv.h"
 #include "essh/base/log.h"
 #include "essh/comm/collectives.h"
 
@@ -30,12 +31,6 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
-
-// FNV-1a.
-std::uint64_t hash(std::span<const std::byte> bytes, std::uint64_t seed = 0xcbf29ce484222325u) {
-  for (const std::byte byte : bytes) seed = (seed ^ static_cast<std::uint64_t>(byte)) * 0x100000001b3u;
-  return seed;
-}
 
 void check(int code, std::string_view what) {
   if (code == MPI_SUCCESS) return;
@@ -68,7 +63,7 @@ class MpiThread final : public Transport {
   // Runs `body` on the thread after everything submitted before. `name` says what is done to how many elements and
   // appears in errors. Messages match only between ranks with the same name and `bounds`.
   std::future<void> submit(std::string name, Bounds bounds, std::function<void()> body) {
-    const std::uint64_t agreed = hash(std::as_bytes(bounds), hash(std::as_bytes(std::span(name))));
+    const std::uint64_t agreed = fnv1a(std::as_bytes(bounds), fnv1a(name));
     std::packaged_task<void()> task([this, agreed, name = std::move(name), body = std::move(body)]() mutable {
       run_collective(agreed, std::move(name), body);
     });
@@ -182,7 +177,7 @@ class MpiThread final : public Transport {
     // The tag is a hash of the collective: ranks that call different collectives or sizes time out, naming it,
     // instead of mixing up their data.
     const std::array<std::uint64_t, 2> what{agreed, sequence_++};
-    tag_ = static_cast<int>(hash(std::as_bytes(std::span(what))) % (static_cast<std::uint64_t>(largest_tag_) + 1));
+    tag_ = static_cast<int>(fnv1a(std::as_bytes(std::span(what))) % (static_cast<std::uint64_t>(largest_tag_) + 1));
     name_ = std::move(name);
     try {
       body();

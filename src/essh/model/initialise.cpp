@@ -3,20 +3,11 @@
 #include <algorithm>
 #include <vector>
 
+#include "essh/base/fnv.h"
 #include "essh/base/rng.h"
 #include "essh/base/thread_pool.h"
 
 namespace essh {
-namespace {
-
-// FNV-1a: selects the random stream of a tensor.
-std::uint64_t stream_of(std::string_view name) {
-  std::uint64_t hash = 0xcbf29ce484222325u;
-  for (const char c : name) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3u;
-  return hash;
-}
-
-}  // namespace
 
 template <class W>
 void initialise(Parameters<W>& parameters, const ModelConfig& config, std::uint64_t seed, ModalInit modes) {
@@ -45,7 +36,7 @@ void initialise(Parameters<W>& parameters, const ModelConfig& config, std::uint6
       std::transform(from, from + static_cast<std::ptrdiff_t>(count), values.begin(),
                      [](double x) { return static_cast<W>(x); });
     } else if (spec.initial.deviation > 0) {
-      Rng rng(seed, stream_of(spec.name));
+      Rng rng(seed, fnv1a(spec.name));  // a stream of the tensor's own
       rng.seek(first * Rng::kNormalWords);
       for (auto& x : values) x = static_cast<W>(spec.initial.deviation * rng.normal());
     } else {

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "essh/base/file.h"
+#include "essh/base/fnv.h"
 #include "essh/base/json.h"
 #include "essh/base/log.h"
 #include "essh/config/fields.h"
@@ -18,11 +19,9 @@ namespace {
 
 // Of the order of the tensors in flat arrays.
 std::string layout_fingerprint(const ParameterLayout& layout) {
-  std::uint64_t hash = 0xcbf29ce484222325u;  // FNV-1a
-  for (const auto& spec : layout.tensors()) {
-    for (const char c : fmt::format("{} {} {}\n", spec.name, spec.rows, spec.cols))
-      hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3u;
-  }
+  auto hash = kFnvStart;
+  for (const auto& spec : layout.tensors())
+    hash = fnv1a(fmt::format("{} {} {}\n", spec.name, spec.rows, spec.cols), hash);
   return fmt::format("{:016x}", hash);
 }
 
