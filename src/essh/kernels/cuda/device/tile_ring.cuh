@@ -74,6 +74,8 @@ struct RingPlace {
   // For the one thread that fills the ring: copies into the next slot once its readers have released it.
   __device__ __forceinline__ void fill(const void* from, unsigned bytes) {
     barrier_wait(ring.empty + slot, phase ^ 1);  // the first round does not wait
+    // The readers' loads before the bulk copy, which is of another proxy: the barrier alone does not order the two.
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
     barrier_expect(ring.full + slot, bytes);
     copy_bulk(ring.slots + slot * ring.slot_bytes, from, bytes, ring.full + slot);
     advance();
