@@ -65,14 +65,19 @@ cuda::Stream* Stream::cuda() {
 #endif
 }
 
-bool Recording::replay(Stream& stream) {
-  if (!graph_) return false;
+bool Stream::records() {
+#if ESSH_WITH_CUDA
+  if (auto* gpu = cuda()) return gpu->profile() == nullptr;
+#endif
+  return false;
+}
+
+void Recording::replay(Stream& stream) {
 #if ESSH_WITH_CUDA
   static_cast<cuda::Graph*>(graph_.get())->replay(*stream.cuda());
 #else
   static_cast<void>(stream);
 #endif
-  return true;
 }
 
 void Recording::record(Stream& stream, const std::function<void()>& body) {

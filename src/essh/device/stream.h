@@ -80,6 +80,9 @@ class Stream {
   bool tunes_launches();
   void set_tunes_launches(bool tunes);
 
+  // Whether launches can be recorded as a CUDA graph: not on the CPU, and not while each is profiled.
+  bool records();
+
   // For use from several threads: a thread holds this lock while it launches, and the stream's GPU is its current
   // device.
   std::unique_lock<std::mutex> acquire();
@@ -106,7 +109,7 @@ void launch(Stream& stream, const Kernel& kernel) {
 }
 
 // Launches that repeat with the same operands. On CUDA they run twice, are then recorded as a CUDA graph and replayed;
-// on the CPU they simply run.
+// on the CPU, and while they are profiled, they simply run.
 class Recording {
  public:
   // The first executions allocate memory and autotune.
@@ -114,15 +117,18 @@ class Recording {
 
   template <class Body>
   void run(Stream& stream, const Body& body) {
-    if (replay(stream)) return;
-    if (stream.device() == Device::Cuda && ++runs_ > kEager)
+    if (!stream.records())
+      body();
+    else if (graph_)
+      replay(stream);
+    else if (++runs_ > kEager)
       record(stream, body);
     else
       body();
   }
 
  private:
-  bool replay(Stream& stream);
+  void replay(Stream& stream);
   void record(Stream& stream, const std::function<void()>& body);
 
   std::shared_ptr<void> graph_;

@@ -14,14 +14,20 @@ Objective<T>::Objective(const Model<T>& model, Stream& stream, Index loss_rows)
     : model_(model), stream_(stream), arena_(stream.device()), loss_rows_(loss_rows) {}
 
 template <class T>
-Vector<const std::int32_t> Objective<T>::on_device(const std::vector<std::int32_t>& tokens) {
-  const auto copy = arena_.vector<std::int32_t>(static_cast<Index>(tokens.size()));
-  upload(stream_, tokens, copy);
-  return copy;
+PlacedRows Objective<T>::place(const TokenRows& rows) {
+  const auto on_device = [&](const std::vector<std::int32_t>& tokens) {
+    const auto copy = arena_.vector<std::int32_t>(static_cast<Index>(tokens.size()));
+    upload(stream_, tokens, copy);
+    return copy;
+  };
+  return {.sequences = rows.sequences,
+          .length = rows.length,
+          .inputs = on_device(rows.inputs),
+          .targets = on_device(rows.targets)};
 }
 
 template <class T>
-void Objective<T>::learn(const Weights& weights, const Gradients<T>& gradients, const TokenRows& rows,
+void Objective<T>::learn(const Weights& weights, const Gradients<T>& gradients, const PlacedRows& rows,
                          Capacity capacity, const ObjectiveWeights& counts, const Teacher<T>* teacher,
                          const LearnOutputs<T>& outputs) {
   auto pass = pass_over(rows, capacity);
@@ -33,9 +39,8 @@ void Objective<T>::learn(const Weights& weights, const Gradients<T>& gradients, 
   Matrix<T> kept;
   if (outputs.hidden) kept = arena_.matrix<T>(tokens, width);
   const auto mark = arena_.mark();
-  const auto inputs = on_device(rows.inputs), targets = on_device(rows.targets);
   typename Model<T>::Tape tape;
-  const auto hidden = model_.forward(pass, weights, inputs, &tape);
+  const auto hidden = model_.forward(pass, weights, rows.inputs, &tape);
   const auto d_hidden = arena_.matrix<T>(tokens, width);
   if (outputs.hidden) {
     launch(stream_, Copy<T>{.from = hidden, .to = kept});
@@ -48,7 +53,7 @@ void Objective<T>::learn(const Weights& weights, const Gradients<T>& gradients, 
     const auto logits = arena_.matrix<T>(count, vocabulary);
     const auto label = arena_.vector<Wide<T>>(count);
     Vector<Wide<T>> divergence;
-    const auto chunk_targets = targets.middle(first, count);
+    const auto chunk_targets = rows.targets.middle(first, count);
     model_.head(pass, weights, hidden.middle(first, count), logits);
     if (teacher) {
       const auto taught = arena_.matrix<T>(count, vocabulary);
@@ -76,31 +81,30 @@ void Objective<T>::learn(const Weights& weights, const Gradients<T>& gradients, 
     model_.head_backward(pass, weights, gradients, hidden.middle(first, count), logits, d_hidden.middle(first, count));
     arena_.release(chunk_mark);
   }
-  model_.backward(pass, weights, gradients, inputs, tape, d_hidden);
+  model_.backward(pass, weights, gradients, rows.inputs, tape, d_hidden);
   arena_.release(mark);
 }
 
 template <class T>
-Matrix<const T> Objective<T>::observe(const Model<T>& model, const Weights& weights, const TokenRows& rows,
+Matrix<const T> Objective<T>::observe(const Model<T>& model, const Weights& weights, const PlacedRows& rows,
                                       Capacity capacity, Matrix<double> squares) {
   auto pass = pass_over(rows, capacity);
   pass.ffn_squares = squares;
-  return model.forward(pass, weights, on_device(rows.inputs), nullptr);
+  return model.forward(pass, weights, rows.inputs, nullptr);
 }
 
 template <class T>
-void Objective<T>::score(const Weights& weights, const TokenRows& rows, Capacity capacity, Vector<double> totals) {
+void Objective<T>::score(const Weights& weights, const PlacedRows& rows, Capacity capacity, Vector<double> totals) {
   const auto mark = arena_.mark();
   const auto pass = pass_over(rows, capacity);
-  const auto inputs = on_device(rows.inputs), targets = on_device(rows.targets);
-  const auto hidden = model_.forward(pass, weights, inputs, nullptr);
+  const auto hidden = model_.forward(pass, weights, rows.inputs, nullptr);
   const Index piece = chunk_rows(rows.tokens());
   for (Index first = 0; first < rows.tokens(); first += piece) {
     const auto chunk_mark = arena_.mark();
     const Index count = std::min(piece, rows.tokens() - first);
     const auto logits = arena_.matrix<T>(count, model_.config().vocab_size);
     const auto label = arena_.vector<Wide<T>>(count);
-    const auto chunk_targets = targets.middle(first, count);
+    const auto chunk_targets = rows.targets.middle(first, count);
     model_.head(pass, weights, hidden.middle(first, count), logits);
     launch(stream_, CrossEntropy<T>{.logits = logits, .targets = chunk_targets, .loss = label, .d_logits = {}});
     launch(stream_, LossSum<Wide<T>>{.label = label, .divergence = {}, .targets = chunk_targets, .totals = totals});

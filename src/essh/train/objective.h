@@ -13,6 +13,16 @@ struct TokenRows {
   Index tokens() const { return sequences * length; }
 };
 
+// The same on the device.
+struct PlacedRows {
+  Index sequences = 0;
+  Index length = 0;
+  Vector<const std::int32_t> inputs{};
+  Vector<const std::int32_t> targets{};
+
+  Index tokens() const { return sequences * length; }
+};
+
 // Running sums on the device: label losses, divergences, counted tokens (see LossSum).
 inline constexpr Index kLossTotals = 3;
 
@@ -48,14 +58,17 @@ class Objective {
  public:
   Objective(const Model<T>& model, Stream& stream, Index loss_rows);
 
+  // Copies tokens to the device, where they stay until release(). All other members only launch kernels: after a
+  // release() they find the same memory again, so a Recording may repeat them with other tokens.
+  PlacedRows place(const TokenRows& rows);
   // Adds the gradient of one micro-batch at a capacity. With a teacher, the loss includes the divergence.
-  void learn(const Weights& weights, const Gradients<T>& gradients, const TokenRows& rows, Capacity capacity,
+  void learn(const Weights& weights, const Gradients<T>& gradients, const PlacedRows& rows, Capacity capacity,
              const ObjectiveWeights& counts, const Teacher<T>* teacher, const LearnOutputs<T>& outputs);
   // Hidden states without a tape, valid until release(). Adds squared activations as in LearnOutputs.
-  Matrix<const T> observe(const Model<T>& model, const Weights& weights, const TokenRows& rows, Capacity capacity,
+  Matrix<const T> observe(const Model<T>& model, const Weights& weights, const PlacedRows& rows, Capacity capacity,
                           Matrix<double> squares = {});
   // Label losses alone, added to `totals`.
-  void score(const Weights& weights, const TokenRows& rows, Capacity capacity, Vector<double> totals);
+  void score(const Weights& weights, const PlacedRows& rows, Capacity capacity, Vector<double> totals);
 
   // Releases the scratch of the passes.
   Arena& arena() { return arena_; }
@@ -63,10 +76,9 @@ class Objective {
   std::size_t memory() const { return arena_.touched(); }
 
  private:
-  Pass pass_over(const TokenRows& rows, Capacity capacity) {
+  Pass pass_over(const PlacedRows& rows, Capacity capacity) {
     return {stream_, arena_, capacity, rows.sequences, rows.length};
   }
-  Vector<const std::int32_t> on_device(const std::vector<std::int32_t>& tokens);
   Index chunk_rows(Index tokens) const { return loss_rows_ > 0 ? std::min(loss_rows_, tokens) : tokens; }
 
   const Model<T>& model_;

@@ -93,7 +93,7 @@ Index Trainer<T>::calibrate() {
     squares_tokens_ += micro_batch_tokens();
     if (!is_mine(i)) continue;
     const auto rows = token_rows(read_batch(*sequences, i * recipe_.run.micro_batch, recipe_.run.micro_batch));
-    objective_.observe(model_, weights_.weights(), rows, full_capacity(config_), step_squares());
+    objective_.observe(model_, weights_.weights(), objective_.place(rows), full_capacity(config_), step_squares());
     objective_.release();
   }
   update_squares();
@@ -294,8 +294,20 @@ void Trainer<T>::add_with_slopes(Vector<const float> gradient, Capacity capacity
 
 template <class T>
 void Trainer<T>::learn(const TokenRows& rows, const MicroBatchPlan& plan, bool last) {
+  const auto placed = objective_.place(rows);
+  const auto passes = [&] { launch_passes(placed, plan, last); };
+  // A smaller micro-batch is one that fitting_micro_batch() tries.
+  if (shards_.alone() && rows.sequences == recipe_.run.micro_batch)
+    recordings_[plan.budget].run(stream_, passes);
+  else
+    passes();
+  objective_.release();
+}
+
+template <class T>
+void Trainer<T>::launch_passes(const PlacedRows& rows, const MicroBatchPlan& plan, bool last) {
   const double scale = 1.0 / static_cast<double>(batch() * training_->labels());
-  const auto* const layer_done = last ? &start_sums_ : nullptr;
+  const auto* const layer_done = last && !shards_.alone() ? &start_sums_ : nullptr;
   const auto teaching = weights_at(capacity_of(plan.teacher_budget));
   Teacher<T> teacher{.model = &model_, .weights = &teaching};
   // The gradient at a capacity that follows slopes is summed by itself, and given to both.
@@ -334,7 +346,6 @@ void Trainer<T>::learn(const TokenRows& rows, const MicroBatchPlan& plan, bool l
                       .layer_done = follows_slopes(capacity) ? nullptr : layer_done});
     add_own(own, capacity);
   }
-  objective_.release();
 }
 
 template <class T>
@@ -489,13 +500,16 @@ std::vector<double> Trainer<T>::validation_losses() {
   clear(stream_, totals);
   for (Index first = 0; first < windows; first += recipe_.run.micro_batch) {
     if (!is_mine(first / recipe_.run.micro_batch)) continue;
-    const auto rows = token_rows(read_batch(*held_out_, first, std::min(recipe_.run.micro_batch, windows - first)));
+    const auto batch_mark = arena.mark();
+    const auto rows = objective_.place(
+        token_rows(read_batch(*held_out_, first, std::min(recipe_.run.micro_batch, windows - first))));
     for (std::size_t i = 0; i < tiers.size(); ++i) {
       const auto own = arena.mark();
       objective_.score(weights_at(tiers[i].capacity), rows, tiers[i].capacity,
                        totals.middle(static_cast<Index>(i) * kLossTotals, kLossTotals));
       arena.release(own);
     }
+    arena.release(batch_mark);
   }
   std::vector<double> sums(static_cast<std::size_t>(totals.size)), losses;
   download(stream_, totals, sums);

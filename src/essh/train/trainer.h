@@ -83,8 +83,10 @@ class Trainer {
   bool is_last(Index micro_batch) const { return micro_batch + group_.size() >= micro_batches(); }
   // A micro-batch's contribution to the report, the same on every rank.
   void count(const MicroBatchPlan& plan, StepReport& report);
-  // All passes over one micro-batch. `last`: this rank's last one of the step.
+  // All passes over one micro-batch. `last`: this rank's last one of the step. On CUDA the launches of a budget are
+  // recorded; with several ranks they are not, since sums of gradients start between them.
   void learn(const TokenRows& rows, const MicroBatchPlan& plan, bool last);
+  void launch_passes(const PlacedRows& rows, const MicroBatchPlan& plan, bool last);
   void learn_step(StepReport& report);
   // The largest divisor of run.micro_batch whose passes fit in memory, found by trying; 0 if none fits.
   Index fitting_micro_batch();
@@ -126,6 +128,7 @@ class Trainer {
   Array<float> gradient_;
   std::unique_ptr<Optimizer> optimizer_;
   Objective<T> objective_;
+  std::map<double, Recording> recordings_;  // of the passes over a micro-batch, by budget
   std::unique_ptr<Sequences> training_, held_out_;
   std::unique_ptr<Loader> loader_;
   // The frozen parent, if the stage names one.
