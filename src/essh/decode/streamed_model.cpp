@@ -388,7 +388,7 @@ class StreamedModel<T>::TrialSteps {
                             .drawn = nullptr});
   }
 
-  Trial run(int in_flight) {
+  Trial run(SlotsInFlight in_flight) {
     constexpr int kTimed = 3;
     step(in_flight);
     model_.stream_.wait();
@@ -402,7 +402,7 @@ class StreamedModel<T>::TrialSteps {
   }
 
  private:
-  void step(int in_flight) {
+  void step(SlotsInFlight in_flight) {
     model_.operands_.in_flight = in_flight;
     model_.launch_step(sequences_, position_ + 1, logits_.data(), keys_.data());
   }
@@ -416,26 +416,30 @@ class StreamedModel<T>::TrialSteps {
 };
 
 template <class T>
-int StreamedModel<T>::slots_in_flight(Index count) {
-  constexpr Index kCandidates[] = {3, 2, 4, 5, 6, 8};
-  if (!stream_.tunes_launches()) return kCandidates[0];
+SlotsInFlight StreamedModel<T>::slots_in_flight(Index count) {
+  // Two digits: fed and hungry.
+  constexpr Index kCandidates[] = {24, 22, 23, 26, 33, 35, 44, 66, 88};
+  const auto slots_of = [](Index digits) {
+    return SlotsInFlight{.fed = static_cast<int>(digits / 10), .hungry = static_cast<int>(digits % 10)};
+  };
+  if (!stream_.tunes_launches()) return slots_of(kCandidates[0]);
   const Index tried = std::min(sequences(), static_cast<Index>(std::bit_ceil(static_cast<std::uint64_t>(count))));
-  auto& slots = in_flight_[tried];
-  if (slots > 0) return slots;
+  if (const auto known = in_flight_.find(tried); known != in_flight_.end()) return known->second;
   const auto name = fmt::format("streamed step {}x{}x{}x{} {} of {}", config_.num_hidden_layers, config_.hidden_size,
                                 config_.spectral_channels * config_.channel_width, config_.intermediate_size,
                                 quantisation().empty() ? traits(format_of<T>()).name : quantisation(), tried);
-  const auto stored = stored_choice(stream_.choices(), name, kCandidates);
-  if (stored) return slots = static_cast<int>(*stored);
-  try {
-    TrialSteps steps(*this, tried);
-    slots = static_cast<int>(tuned_choice(stream_.choices(), name, kCandidates,
-                                          [&](Index candidate) { return steps.run(static_cast<int>(candidate)); }));
-  } catch (const Error& error) {
-    if (error.kind() != ErrorKind::OutOfMemory) throw;
-    slots = kCandidates[0];  // no room for trials
+  auto chosen = stored_choice(stream_.choices(), name, kCandidates);
+  if (!chosen) {
+    try {
+      TrialSteps steps(*this, tried);
+      chosen = tuned_choice(stream_.choices(), name, kCandidates,
+                            [&](Index candidate) { return steps.run(slots_of(candidate)); });
+    } catch (const Error& error) {
+      if (error.kind() != ErrorKind::OutOfMemory) throw;
+      chosen = kCandidates[0];  // no room for trials
+    }
   }
-  return slots;
+  return in_flight_[tried] = slots_of(*chosen);
 }
 
 template <class T>

@@ -36,7 +36,7 @@ class StreamedModel {
   void lay_out(const ParameterLayout& layout, const Weights& weights, std::span<const CodedWeight> coded,
                const std::vector<StatePart>& parts, const std::vector<Index>& fixed_offsets);
   // Autotuned slots in flight of a step of `count` sequences (StreamedStep::in_flight).
-  int slots_in_flight(Index count);
+  SlotsInFlight slots_in_flight(Index count);
   class TrialSteps;
   // step() with the slots in flight of operands_.
   void launch_step(std::span<const StreamedSequence> list, Index longest, float* logits, LogitKey* keys);
@@ -61,7 +61,7 @@ class StreamedModel {
   int turn_ = 0;
   Index longest_ = -1;
   Index fixed_bytes_ = 0, cache_bytes_ = 0;  // of a sequence of kFewestRows tokens
-  std::map<Index, int> in_flight_;           // by sequences, rounded up to a power of two
+  std::map<Index, SlotsInFlight> in_flight_;  // by sequences, rounded up to a power of two
 };
 
 }  // namespace essh

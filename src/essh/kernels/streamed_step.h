@@ -114,6 +114,13 @@ struct StreamedSequence {
   const LogitKey* drawn;  // if set, the token is this key's
 };
 
+// Slots (16 to 18 KB) that a worker keeps in flight. More than the memory's latency needs only fill its queues and delay
+// the exchange. A worker is hungry while no more than `hungry` slots are filled or in flight: others wait for its
+// results, and with more slots in flight it gets more of the memory's rate than those that read ahead.
+struct SlotsInFlight {
+  int fed = 2, hungry = 4;
+};
+
 template <class T>
 struct StreamedStep {
   // Sizes of the model.
@@ -130,9 +137,7 @@ struct StreamedStep {
   const T* embedding;                                                            // vocabulary x hidden
   const float* last_gain;
   int widest;  // largest input of a product, in elements
-  // Slots (16 to 18 KB) that a worker keeps in flight. More than the memory's latency needs only fill its queues and
-  // delay the exchange.
-  int in_flight;
+  SlotsInFlight in_flight;
 
   int count;  // sequences
   std::array<StreamedSequence, kStreamedSequences> sequence;

@@ -166,7 +166,7 @@ class FeedForwardStep {
   }
 
   // Logits of each token, sequences x vocabulary.
-  std::vector<float> run_step(const std::vector<std::int32_t>& tokens, int workers, int in_flight,
+  std::vector<float> run_step(const std::vector<std::int32_t>& tokens, int workers, SlotsInFlight in_flight,
                               std::vector<std::int32_t>& likeliest) const {
     const Index hidden = head_.cols(), units = gate_.rows(), vocabulary = head_.rows();
     struct Product {
@@ -320,14 +320,15 @@ TEST(StreamedStepCuda, ProductsOfEveryFormatAreThoseOfTheReference) {
       std::vector<std::int32_t> tokens, likeliest;
       for (int b = 0; b < kStreamedSequences; ++b)
         tokens.push_back(static_cast<std::int32_t>(rng.below(static_cast<std::uint64_t>(vocabulary))));
-      for (const auto token : tokens) alone.push_back(step.run_step({token}, gpu().multiprocessors(), 3, likeliest));
+      for (const auto token : tokens) alone.push_back(step.run_step({token}, gpu().multiprocessors(), {}, likeliest));
       for (std::size_t count = 1; count <= tokens.size(); ++count) {
         SCOPED_TRACE(::testing::Message() << kNames[static_cast<int>(format)] << ", " << hidden << ", " << units << ", "
                                           << vocabulary << ", " << count << " sequences");
         const int workers = count % 3 == 0 ? 1 : count % 3 == 1 ? 5 : gpu().multiprocessors();
         // More in flight than the ring has slots, too.
+        constexpr SlotsInFlight kSlots[] = {{1, 1}, {16, 16}, {1, 16}, {3, 2}};
         const auto found = step.run_step({tokens.begin(), tokens.begin() + static_cast<std::ptrdiff_t>(count)}, workers,
-                                         count % 2 == 0 ? 16 : 2, likeliest);
+                                         kSlots[count % std::size(kSlots)], likeliest);
         for (std::size_t b = 0; b < count; ++b) {
           const std::span row(found.data() + b * static_cast<std::size_t>(vocabulary),
                               static_cast<std::size_t>(vocabulary));

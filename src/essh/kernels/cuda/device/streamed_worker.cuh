@@ -629,7 +629,7 @@ template <class T, TileFormat kLayers, TileFormat kHead>
 __device__ void stream_weights(const StreamedStep<T>& op, const TileRing& ring, int worker) {
   RingPlace place{ring}, landed{ring};
   // A slot must have landed before it is filled again: `landed` waits for a phase that is not overtaken.
-  const int in_flight = min(op.in_flight, ring.count);
+  const int hungry = min(op.in_flight.hungry, ring.count - 1), fed = min(op.in_flight.fed, ring.count);
   int on_their_way = 0;
   const auto* from = reinterpret_cast<const unsigned char*>(op.streams) + op.stream_begin[worker];
   const int products = 4 * op.layers + 1;
@@ -642,12 +642,12 @@ __device__ void stream_weights(const StreamedStep<T>& op, const TileRing& ring, 
     for (int t = 0; t < share.count; ++t) {
       for (int step = 0; step < share.steps; step += slot) {
         const int bytes = min(slot, share.steps - step) * tile;
-        if (on_their_way == in_flight) {
+        const int most = hungry > fed && place.holds_at_most(hungry) ? hungry : fed;
+        for (; on_their_way >= most; --on_their_way) {
           landed.await_filled();
           landed.advance();
-        } else {
-          ++on_their_way;
         }
+        ++on_their_way;
         place.fill(from, static_cast<unsigned>(bytes));
         from += bytes;
       }

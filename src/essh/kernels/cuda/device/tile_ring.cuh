@@ -28,6 +28,20 @@ __device__ __forceinline__ void barrier_wait(std::uint64_t* barrier, unsigned ph
       "r"(phase)
       : "memory");
 }
+// Whether the phase is over, without waiting.
+__device__ __forceinline__ bool barrier_passed(std::uint64_t* barrier, unsigned phase) {
+  unsigned passed;
+  asm volatile(
+      "{\n"
+      ".reg .pred done;\n"
+      "mbarrier.test_wait.parity.shared::cta.b64 done, [%1], %2;\n"
+      "selp.u32 %0, 1, 0, done;\n"
+      "}\n"
+      : "=r"(passed)
+      : "r"(shared_address(barrier)), "r"(phase)
+      : "memory");
+  return passed != 0;
+}
 // Weights are read once per step: evict-first in the L2 cache.
 __device__ __forceinline__ void copy_bulk(void* to, const void* from, unsigned bytes, std::uint64_t* barrier) {
   std::uint64_t policy;
@@ -71,7 +85,14 @@ struct RingPlace {
   }
   // Waits until the slot has been filled.
   __device__ __forceinline__ void await_filled() const { barrier_wait(ring.full + slot, phase); }
-  // For the one thread that fills the ring: copies into the next slot once its readers have released it.
+  // For the one thread that fills the ring: whether at most `slots` of them, fewer than all, are filled or on their way.
+  // Then all others are free, up to the last one before those.
+  __device__ __forceinline__ bool holds_at_most(int slots) const {
+    const int last = slot + ring.count - slots - 1;
+    const bool wraps = last >= ring.count;
+    return barrier_passed(ring.empty + (wraps ? last - ring.count : last), wraps ? phase : phase ^ 1);
+  }
+  // For the same thread: copies into the next slot once its readers have released it.
   __device__ __forceinline__ void fill(const void* from, unsigned bytes) {
     barrier_wait(ring.empty + slot, phase ^ 1);  // the first round does not wait
     // The readers' loads before the bulk copy, which is of another proxy: the barrier alone does not order the two.
