@@ -60,7 +60,7 @@ class StreamedModel {
   Index reached_[2] = {};
   int turn_ = 0;
   Index longest_ = -1;
-  Index fixed_bytes_ = 0, cache_bytes_ = 0;  // of a sequence of kFewestRows tokens
+  Index fixed_bytes_ = 0, cache_bytes_ = 0;   // of a sequence of kFewestRows tokens
   std::map<Index, SlotsInFlight> in_flight_;  // by sequences, rounded up to a power of two
 };
 

@@ -114,8 +114,8 @@ struct StreamedSequence {
   const LogitKey* drawn;  // if set, the token is this key's
 };
 
-// Slots (16 to 18 KB) that a worker keeps in flight. More than the memory's latency needs only fill its queues and delay
-// the exchange. A worker is hungry while no more than `hungry` slots are filled or in flight: others wait for its
+// Slots (16 to 18 KB) that a worker keeps in flight. More than the memory's latency needs only fill its queues and
+// delay the exchange. A worker is hungry while no more than `hungry` slots are filled or in flight: others wait for its
 // results, and with more slots in flight it gets more of the memory's rate than those that read ahead.
 struct SlotsInFlight {
   int fed = 2, hungry = 4;

@@ -501,8 +501,8 @@ std::vector<double> Trainer<T>::validation_losses() {
   for (Index first = 0; first < windows; first += recipe_.run.micro_batch) {
     if (!is_mine(first / recipe_.run.micro_batch)) continue;
     const auto batch_mark = arena.mark();
-    const auto rows = objective_.place(
-        token_rows(read_batch(*held_out_, first, std::min(recipe_.run.micro_batch, windows - first))));
+    const auto rows =
+        objective_.place(token_rows(read_batch(*held_out_, first, std::min(recipe_.run.micro_batch, windows - first))));
     for (std::size_t i = 0; i < tiers.size(); ++i) {
       const auto own = arena.mark();
       objective_.score(weights_at(tiers[i].capacity), rows, tiers[i].capacity,

@@ -87,32 +87,45 @@ __device__ __forceinline__ void meet() {
 }
 
 // One warp's sums of 16 rows for each sequence. A warp takes of a slot its own tile and those 16, 32 and 48 further.
-// add(): `tile` and `input` point to this warp's first; `left` is the number of tiles from there on.
+// add(): of kSlots slots, where `tile` points to this warp's first tile in each and `input` to what this lane needs of
+// the input for the first. Lanes beyond the sequences multiply with the last one's input; their sums are not stored.
+// `left` is the number of tiles from the first on; kAll: no tile lies beyond. The loop over slots is bound by the rate
+// of instructions, so a check of every tile would cost as much as its product.
 template <class T, TileFormat kFormat>
 struct TileSums;
 template <>
 struct TileSums<BFloat16, TileFormat::Plain> {
   float c[2][4] = {};
 
-  template <int kMost>
-  __device__ __forceinline__ void add(const unsigned char* tile, const BFloat16* input, int stride, int left, int count,
-                                      int lane) {
-    uint4 w[2];
-    uint2 x[2];
-    const bool there = lane / 4 < (kMost == 1 ? 1 : count);
+  __device__ static const BFloat16* input_of(const BFloat16* input, int stride, int count, int lane) {
+    return input + min(lane / 4, count - 1) * stride + lane % 4 * 4;
+  }
+  template <int kMost, bool kAll, int kSlots>
+  __device__ __forceinline__ void add(const unsigned char* const (&tile)[kSlots], const BFloat16* input, int, int left,
+                                      int, int lane) {
+    uint4 w[kSlots][2];
+    uint2 x[kSlots][2];
 #pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      w[i] = uint4{0, 0, 0, 0};
-      x[i] = uint2{0, 0};
-      if (i * kWarps < left) {
-        w[i] = *reinterpret_cast<const uint4*>(tile + i * kWarps * kTileBytes + lane * 16);
-        if (there) x[i] = *reinterpret_cast<const uint2*>(input + lane / 4 * stride + i * kWarps * 16 + lane % 4 * 4);
+    for (int s = 0; s < kSlots; ++s) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const int at = (s * 2 + i) * kWarps;
+        if (kAll || at < left) {
+          w[s][i] = *reinterpret_cast<const uint4*>(tile[s] + i * kWarps * kTileBytes + lane * 16);
+          x[s][i] = *reinterpret_cast<const uint2*>(input + at * 16);
+        } else {
+          w[s][i] = uint4{0, 0, 0, 0};
+          x[s][i] = uint2{0, 0};
+        }
       }
     }
 #pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const Word a[4] = {w[i].x, w[i].y, w[i].z, w[i].w};
-      mma(c[i], a, x[i].x, x[i].y);
+    for (int s = 0; s < kSlots; ++s) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const Word a[4] = {w[s][i].x, w[s][i].y, w[s][i].z, w[s][i].w};
+        mma(c[i], a, x[s][i].x, x[s][i].y);
+      }
     }
   }
   __device__ __forceinline__ void store(float* to, int count, int lane) const {
@@ -128,25 +141,26 @@ template <TileFormat kFormat>
 struct TileSums<BFloat16, kFormat> {
   float c[2][4] = {};
 
-  template <int kMost>
-  __device__ __forceinline__ void add(const unsigned char* tile, const BFloat16* input, int stride, int left, int count,
-                                      int lane) {
+  __device__ static const BFloat16* input_of(const BFloat16* input, int stride, int count, int lane) {
+    return input + min(lane / 4, count - 1) * stride + lane % 4 * 8;
+  }
+  template <int kMost, bool kAll, int kSlots>
+  __device__ __forceinline__ void add(const unsigned char* const (&tile)[kSlots], const BFloat16* input, int, int left,
+                                      int, int lane) {
+    static_assert(kSlots == 1);
     constexpr int kTurns = slot_tiles(kFormat) / kWarps, kBytes = tile_bytes(kFormat);
     TileCodes<kFormat> w[kTurns];
     uint4 x[kTurns];
-    const bool there = lane / 4 < (kMost == 1 ? 1 : count);
 #pragma unroll
     for (int i = 0; i < kTurns; ++i) {
-      x[i] = uint4{0, 0, 0, 0};
-      if (i * kWarps < left) {
-        w[i].load(tile + i * kWarps * kBytes, lane);
-        if (there)
-          x[i] = *reinterpret_cast<const uint4*>(input + lane / 4 * stride + i * kWarps * kTileGroup + lane % 4 * 8);
+      if (kAll || i * kWarps < left) {
+        w[i].load(tile[0] + i * kWarps * kBytes, lane);
+        x[i] = *reinterpret_cast<const uint4*>(input + i * kWarps * kTileGroup);
       }
     }
 #pragma unroll
     for (int i = 0; i < kTurns; ++i) {
-      if (i * kWarps < left) {
+      if (kAll || i * kWarps < left) {
         Word a[2][4];
         w[i].weights(a);
         mma(c[0], a[0], x[i].x, x[i].y);
@@ -166,17 +180,19 @@ template <>
 struct TileSums<float, TileFormat::Plain> {
   float c[kStreamedSequences] = {};
 
-  template <int kMost>
-  __device__ __forceinline__ void add(const unsigned char* tile, const float* input, int stride, int left, int count,
-                                      int lane) {
+  __device__ static const float* input_of(const float* input, int, int, int lane) { return input + lane % 2 * 4; }
+  template <int kMost, bool kAll, int kSlots>
+  __device__ __forceinline__ void add(const unsigned char* const (&tile)[kSlots], const float* input, int stride,
+                                      int left, int count, int lane) {
+    static_assert(kSlots == 1);
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      if (i * kWarps >= left) break;
-      const float4 w = *reinterpret_cast<const float4*>(tile + i * kWarps * kTileBytes + lane * 16);
+      if (!kAll && i * kWarps >= left) break;
+      const float4 w = *reinterpret_cast<const float4*>(tile[0] + i * kWarps * kTileBytes + lane * 16);
 #pragma unroll
       for (int b = 0; b < kMost; ++b) {
         if (b >= count) break;
-        const float4 x = *reinterpret_cast<const float4*>(input + b * stride + i * kWarps * 8 + lane % 2 * 4);
+        const float4 x = *reinterpret_cast<const float4*>(input + b * stride + i * kWarps * 8);
         c[b] = fmaf(w.x, x.x, fmaf(w.y, x.y, fmaf(w.z, x.z, fmaf(w.w, x.w, c[b]))));
       }
     }

@@ -6,6 +6,10 @@
 // The blocks of the streamed step.
 namespace essh::cuda::device {
 
+// Slots whose tiles a warp loads at once, where registers allow two.
+template <class T, int kMost, TileFormat kFormat>
+inline constexpr int kSlotsAtOnce = sizeof(T) == 2 && kMost == 1 && kFormat == TileFormat::Plain ? 2 : 1;
+
 // One block. kMost: bound on the sequences; kLayers and kHead: formats of the weights. Multiply-adds are explicit:
 // otherwise kMost would decide which of two products is rounded.
 template <class T, int kMost, TileFormat kLayers, TileFormat kHead>
@@ -150,19 +154,29 @@ struct Worker {
     const int n = count(), stride = input_stride_();
     const int at_once = kSums / (kTileRows * n);
     constexpr int kTileWidth = tile_columns<T>(kFormat), kSlotTiles = slot_tiles(kFormat);
-    const T* const own_input = shared.input + warp * kTileWidth;
+    const T* const own_input = TileSums<T, kFormat>::input_of(shared.input + warp * kTileWidth, stride, n, lane);
+    const int whole = share.steps / kSlotTiles;  // slots
     for (int first = 0; first < share.count; first += at_once) {
       const int tiles = min(at_once, share.count - first);
       float* sums = shared.sums + toggle * kWarps * kSumStride;
       toggle ^= 1;
       for (int t = 0; t < tiles; ++t) {
         TileSums<T, kFormat> mine;
-        for (int step = 0; step < share.steps; step += kSlotTiles) {
-          const unsigned char* const slot = reader.take();
-          mine.template add<kMost>(slot + warp * tile_bytes(kFormat), own_input + step * kTileWidth, stride,
-                                   share.steps - step - warp, n, lane);
-          reader.give_back(lane);
-        }
+        const auto add = [&]<bool kAll, int kSlots>(int slot) {
+          const unsigned char* tile[kSlots];
+          RingPlace place = reader;
+#pragma unroll
+          for (int s = 0; s < kSlots; ++s, place.advance()) tile[s] = place.take() + warp * tile_bytes(kFormat);
+          mine.template add<kMost, kAll>(tile, own_input + slot * kSlotTiles * kTileWidth, stride,
+                                         share.steps - slot * kSlotTiles - warp, n, lane);
+          reader.template give_back<kSlots>(lane);
+        };
+        constexpr int kTogether = kSlotsAtOnce<T, kMost, kFormat>;
+        int slot = 0;
+#pragma unroll 1
+        for (; slot + kTogether <= whole; slot += kTogether) add.template operator()<true, kTogether>(slot);
+        if (kTogether > 1 && slot < whole) add.template operator()<true, 1>(slot++);
+        if (slot * kSlotTiles < share.steps) add.template operator()<false, 1>(slot);
         mine.store(sums + warp * kSumStride + t * kTileRows * n, n, lane);
       }
       meet();

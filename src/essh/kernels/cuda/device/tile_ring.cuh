@@ -85,8 +85,8 @@ struct RingPlace {
   }
   // Waits until the slot has been filled.
   __device__ __forceinline__ void await_filled() const { barrier_wait(ring.full + slot, phase); }
-  // For the one thread that fills the ring: whether at most `slots` of them, fewer than all, are filled or on their way.
-  // Then all others are free, up to the last one before those.
+  // For the one thread that fills the ring: whether at most `slots` of them, fewer than all, are filled or on their
+  // way. Then all others are free, up to the last one before those.
   __device__ __forceinline__ bool holds_at_most(int slots) const {
     const int last = slot + ring.count - slots - 1;
     const bool wraps = last >= ring.count;
@@ -101,15 +101,18 @@ struct RingPlace {
     copy_bulk(ring.slots + slot * ring.slot_bytes, from, bytes, ring.full + slot);
     advance();
   }
-  // For each reading warp: waits for the next slot.
+  // For each reading warp: waits for the next slot. The next kSlots are given back together.
   __device__ __forceinline__ const unsigned char* take() const {
     await_filled();
     return ring.slots + slot * ring.slot_bytes;
   }
+  template <int kSlots>
   __device__ __forceinline__ void give_back(int lane) {
     __syncwarp();
-    if (lane == 0) barrier_arrive(ring.empty + slot);
-    advance();
+#pragma unroll
+    for (int i = 0; i < kSlots; ++i, advance()) {
+      if (lane == 0) barrier_arrive(ring.empty + slot);
+    }
   }
 };
 
