@@ -59,6 +59,7 @@ TEST(PaperSettings, EveryFieldHasThePapersValue) {
     EXPECT_EQ(r.refine.tv, 5);
     EXPECT_EQ(r.refine.sampling, name == "1.5b" ? "shuffle" : "step");
     EXPECT_TRUE(r.refine.budgets.empty());
+    EXPECT_EQ(r.refine.full_share, 0);
     EXPECT_EQ(r.refine.smallest_share, 0);
     EXPECT_EQ(r.refine.teacher_budget, 1);
   }
@@ -105,7 +106,8 @@ elastic: {sampling: ramp, full_share: 0.1, joint: true, smallest_share: 0.4, war
   ordering_until: 0.1, activation_memory: 0.5, calibration_tokens: 9}
 run: {steps: 50}
 refine: {steps: 3, batch: 4, rate: 0.1, warmup: 0.5, decay: matrices, moments: kept, schedule: linear,
-  order: continued, label: 2, kl: 1, tv: 1, sampling: shuffle, budgets: [0.5], smallest_share: 0.5, teacher_budget: 0.5}
+  order: continued, label: 2, kl: 1, tv: 1, full_share: 0.5, sampling: shuffle, budgets: [0.5], smallest_share: 0.5,
+  teacher_budget: 0.5}
 )");
   std::set<std::string> kept;
   for (const auto& difference : recipe_differences(paper("tiny"), paper(path))) kept.insert(difference.field);

@@ -203,6 +203,24 @@ TEST(Stage, RefinementDrawsOneBudgetAStepOrShufflesTheTiers) {
   EXPECT_NEAR(static_cast<double>(steps_of_smallest) / 200, 0.6, 0.12);
 }
 
+TEST(Stage, RefinementTrainsTheFullCapacityAloneInAShareOfTheMicroBatches) {
+  for (const char* sampling : {"step", "shuffle"}) {
+    SCOPED_TRACE(sampling);
+    const auto recipe = load_recipe("tiny", {std::string("refine.sampling=") + sampling, "refine.full_share=0.3"});
+    const auto stage = make_refinement(recipe, recipe_config(recipe, 256, 0));
+    Index full = 0;
+    for (Index step = 0; step < 100; ++step) {
+      const auto budgets = stage->budgets(step, 0, 20);
+      full += std::ranges::count(budgets, 1.0);
+      EXPECT_EQ(budgets, stage->budgets(step, 0, 20));
+    }
+    EXPECT_NEAR(static_cast<double>(full) / 2000, 0.3, 0.04);
+    const auto alone = stage->plan(1), both = stage->plan(0.5);
+    EXPECT_TRUE(alone.full && !alone.reduced);
+    EXPECT_TRUE(both.full && both.reduced);
+  }
+}
+
 TEST(Schedule, RisesAndFalls) {
   Schedule s{.peak = 1, .warmup = 0.1, .floor = 0.1, .decay_share = 0.2, .steps = 100};
   EXPECT_DOUBLE_EQ(s.rate(0), 0.1);

@@ -109,6 +109,7 @@ struct RefineRecipe {
   double label = 1;
   double kl = 0;
   double tv = 5;
+  double full_share = 0;
   std::string sampling = "step";
   std::vector<double> budgets = {};
   double smallest_share = 0;
@@ -280,6 +281,8 @@ void fields(Visitor& visit, RefineRecipe& r) {
   visit("label", r.label, Field{.help = "weight of the label loss of slices", .min = 0, .max = 1000});
   visit("kl", r.kl, Field{.help = "weight of the divergence from full capacity", .min = 0, .max = 1000});
   visit("tv", r.tv, Field{.help = "weight of the total variation from full capacity", .min = 0, .max = 1000});
+  visit("full_share", r.full_share,
+        Field{.help = "share of the micro-batches that train the full capacity alone", .min = 0, .max = 1});
   visit("sampling", r.sampling,
         Field{.help = "step: one capacity per step; shuffle: the tiers below full, shuffled across micro-batches"});
   visit("budgets", r.budgets, Field{.help = "for step; empty for 2, 4, 8, 16 and 24 of 32", .min = 0, .max = 1});

@@ -97,15 +97,21 @@ class Refinement final : public Stage {
     if (!shuffles_) {
       const double budget = choices_[rng.below(choices_.size())];
       std::ranges::fill(drawn, goes_to_smallest() ? smallest : budget);
-      return drawn;
+    } else {
+      auto order = choices_;
+      for (std::size_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[rng.below(i)]);
+      std::size_t next = 0;
+      for (double& budget : drawn) budget = goes_to_smallest() ? smallest : order[next++ % order.size()];
     }
-    auto order = choices_;
-    for (std::size_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[rng.below(i)]);
-    std::size_t next = 0;
-    for (double& budget : drawn) budget = goes_to_smallest() ? smallest : order[next++ % order.size()];
+    if (recipe_.refine.full_share > 0) {
+      for (double& budget : drawn) {
+        if (rng.uniform() < recipe_.refine.full_share) budget = 1;
+      }
+    }
     return drawn;
   }
   MicroBatchPlan plan(double budget) const override {
+    if (budget == 1) return {.teacher_budget = teacher_budget_};
     return {.budget = budget,
             .reduced = ObjectiveWeights{.label = recipe_.refine.label,
                                         .kl = recipe_.refine.kl,
