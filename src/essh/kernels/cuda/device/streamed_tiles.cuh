@@ -89,8 +89,8 @@ __device__ __forceinline__ void meet() {
 // One warp's sums of 16 rows for each sequence. A warp takes of a slot its own tile and those 16, 32 and 48 further.
 // add(): of kSlots slots, where `tile` points to this warp's first tile in each and `input` to what this lane needs of
 // the input for the first. Lanes beyond the sequences multiply with the last one's input; their sums are not stored.
-// `left` is the number of tiles from the first on; kAll: no tile lies beyond. The loop over slots is bound by the rate
-// of instructions, so a check of every tile would cost as much as its product.
+// `left` is the number of tiles from the first on; kAll: no tile lies beyond. Checks of every tile are half of the
+// instructions of the loop over slots.
 template <class T, TileFormat kFormat>
 struct TileSums;
 template <>
