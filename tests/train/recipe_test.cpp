@@ -218,6 +218,8 @@ TEST(Stage, RefinementTrainsTheFullCapacityAloneInAShareOfTheMicroBatches) {
     const auto alone = stage->plan(1), both = stage->plan(0.5);
     EXPECT_TRUE(alone.full && !alone.reduced);
     EXPECT_TRUE(both.full && both.reduced);
+    const auto without = load_recipe("tiny", {std::string("refine.sampling=") + sampling, "refine.full_share=0"});
+    EXPECT_TRUE(make_refinement(without, recipe_config(without, 256, 0))->plan(1).reduced);
   }
 }
 

@@ -111,7 +111,8 @@ class Refinement final : public Stage {
     return drawn;
   }
   MicroBatchPlan plan(double budget) const override {
-    if (budget == 1) return {.teacher_budget = teacher_budget_};
+    // Without full_share a budget of 1 is one of the recipe's own: a slice that is all.
+    if (budget == 1 && recipe_.refine.full_share > 0) return {.teacher_budget = teacher_budget_};
     return {.budget = budget,
             .reduced = ObjectiveWeights{.label = recipe_.refine.label,
                                         .kl = recipe_.refine.kl,
