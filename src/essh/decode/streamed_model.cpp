@@ -88,7 +88,7 @@ struct UploadedCodes {
   }
 };
 
-// How many tiles of each product each worker takes. Streams (load: their bytes) come out equally long, since every
+// Which tiles of each product each worker takes. Streams (load: their bytes) come out equally long, since every
 // product's remainder goes to those who have had the least.
 std::vector<StreamShare> distribute(const std::vector<Product>& products, int workers) {
   std::vector<StreamShare> shares;
@@ -99,10 +99,16 @@ std::vector<StreamShare> distribute(const std::vector<Product>& products, int wo
     std::ranges::stable_sort(order, {}, [&](std::size_t worker) { return load[worker]; });
     std::vector<Index> count(load.size(), product.tiles / workers);
     for (Index i = 0; i < product.tiles % workers; ++i) ++count[order[static_cast<std::size_t>(i)]];
+    // Hidden units come in rounds, in which every worker takes one tile.
+    std::vector<Index> rank(load.size());
+    for (std::size_t i = 0; i < order.size(); ++i) rank[order[i]] = static_cast<Index>(i);
     Index first = 0;
     for (std::size_t w = 0; w < load.size(); ++w) {
-      shares.push_back({static_cast<int>(first), static_cast<int>(count[w]), static_cast<int>(load[w] / 16),
-                        static_cast<int>(product.steps)});
+      shares.push_back({.first = static_cast<int>(product.paired ? rank[w] : first),
+                        .count = static_cast<int>(count[w]),
+                        .begin = static_cast<int>(load[w] / 16),
+                        .steps = static_cast<int>(product.steps),
+                        .stride = product.paired ? workers : 1});
       first += count[w];
       load[w] += count[w] * product.row_bytes();
     }
@@ -155,18 +161,20 @@ std::unique_ptr<StreamedModel<T>> StreamedModel<T>::make(const Model<T>& model, 
   const auto& c = model.config();
   if (stream.device() == Device::Cpu || !fits(c)) return nullptr;
   if constexpr (kWithCuda) {
-    Index widest = std::max(c.hidden_size, c.intermediate_size);
+    Index besides = c.hidden_size;
     for (Index layer = 0; layer < c.num_hidden_layers; ++layer) {
       const auto kind = c.kind(layer);
       const auto& a = kind == MixerKind::SlidingAttention ? c.sliding_attention : c.full_attention;
-      widest = std::max(widest, kind == MixerKind::Spectral ? c.spectral_channels * c.channel_width
-                                                            : a.num_attention_heads * a.head_dim);
+      besides = std::max(besides, kind == MixerKind::Spectral ? c.spectral_channels * c.channel_width
+                                                              : a.num_attention_heads * a.head_dim);
     }
+    const Index widest = std::max(besides, c.intermediate_size);
     const auto formats = formats_of<T>(model.layout(), coded);
     const auto limits = streamed_limits<T>(*stream.cuda(), round_up(widest, 8), c.num_hidden_layers, formats.layers);
     if (limits.sequences == 0) return nullptr;
     std::unique_ptr<StreamedModel> made(new StreamedModel(model, limits, stream));
     made->operands_.widest = static_cast<int>(round_up(widest, 8));
+    made->operands_.besides = static_cast<int>(round_up(besides, 8));
     made->operands_.layer_format = formats.layers;
     made->operands_.head_format = formats.head;
     try {
@@ -310,11 +318,12 @@ void StreamedModel<T>::lay_out(const ParameterLayout& layout, const Weights& wei
   if constexpr (kWithCuda) {
     for (std::size_t p = 0; p < products.size(); ++p) {
       const auto& product = products[p];
-      std::vector<Index> places;
+      std::vector<Index> places(static_cast<std::size_t>(product.tiles));
       for (std::size_t w = 0; w < workers; ++w) {
         const auto& share = shares[p * workers + w];
         for (Index t = 0; t < share.count; ++t)
-          places.push_back(stream_begin[w] + Index{share.begin} * 16 + t * product.row_bytes());
+          places[static_cast<std::size_t>(share.first + t * share.stride)] =
+              stream_begin[w] + Index{share.begin} * 16 + t * product.row_bytes();
       }
       const auto there = on_device(stream_, places, "places of tiles");
       if (product.format == TileFormat::Plain) {

@@ -46,10 +46,11 @@ inline constexpr int kStreamedSequences = 8;  // maximum batch of one step
 enum class StepPhase { Begin, Residual, Project, Advance, Attend, Mixed, Output, Middle, GateUp, Hidden, Down, Head };
 inline constexpr int kStepPhases = 12;
 
-// A worker's share of a product: row tiles [first, first + count), each with `steps` tiles along the columns, stored
-// from `begin` units of 16 bytes on in the worker's stream.
-struct StreamShare {
-  int first, count, begin, steps;
+// A worker's share of a product: the row tiles first, first + stride, ..., each with `steps` tiles along the columns,
+// stored from `begin` units of 16 bytes on in the worker's stream. Strides other than 1 are for the gate and up
+// product: with `workers` as the stride the first hidden units are those that all workers compute first.
+struct alignas(16) StreamShare {
+  int first, count, begin, steps, stride = 1;
 };
 
 // Packs rows of weights into tiles. Matrices are stacked by rows; if paired, a tile holds eight rows of the first and
@@ -136,7 +137,8 @@ struct StreamedStep {
   TileFormat layer_format = TileFormat::Plain, head_format = TileFormat::Plain;  // see streamed_formats()
   const T* embedding;                                                            // vocabulary x hidden
   const float* last_gain;
-  int widest;  // largest input of a product, in elements
+  int widest;   // largest input of a product, in elements
+  int besides;  // largest input except the hidden units
   SlotsInFlight in_flight;
 
   int count;  // sequences

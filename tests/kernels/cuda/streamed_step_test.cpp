@@ -167,7 +167,7 @@ class FeedForwardStep {
 
   // Logits of each token, sequences x vocabulary.
   std::vector<float> run_step(const std::vector<std::int32_t>& tokens, int workers, SlotsInFlight in_flight,
-                              std::vector<std::int32_t>& likeliest) const {
+                              bool in_rounds, std::vector<std::int32_t>& likeliest) const {
     const Index hidden = head_.cols(), units = gate_.rows(), vocabulary = head_.rows();
     struct Product {
       std::vector<const Weights*> parts;
@@ -189,11 +189,17 @@ class FeedForwardStep {
     std::vector<Index> load(static_cast<std::size_t>(workers));
     for (const auto& p : products) {
       for (int w = 0; w < workers; ++w) {
-        const Index first = p.tiles * w / workers, end = p.tiles * (w + 1) / workers;
+        // Hidden units in rounds, if so asked; all other tiles follow each other.
+        const bool rounds = p.paired && in_rounds;
+        const Index first = rounds ? w : p.tiles * w / workers;
+        const Index count = rounds ? (p.tiles + workers - 1 - w) / workers : p.tiles * (w + 1) / workers - first;
         auto& bytes = load[static_cast<std::size_t>(w)];
-        shares.push_back({static_cast<int>(first), static_cast<int>(end - first), static_cast<int>(bytes / 16),
-                          static_cast<int>(p.steps)});
-        bytes += (end - first) * p.steps * tile_bytes(p.format);
+        shares.push_back({.first = static_cast<int>(first),
+                          .count = static_cast<int>(count),
+                          .begin = static_cast<int>(bytes / 16),
+                          .steps = static_cast<int>(p.steps),
+                          .stride = rounds ? workers : 1});
+        bytes += count * p.steps * tile_bytes(p.format);
       }
     }
     std::vector<Index> begin(load.size());
@@ -201,11 +207,12 @@ class FeedForwardStep {
     const Array<std::byte> streams(Device::Cuda, begin.back() + load.back(), "test");
     for (std::size_t p = 0; p < products.size(); ++p) {
       if (products[p].parts.empty()) continue;
-      std::vector<Index> places;
+      std::vector<Index> places(static_cast<std::size_t>(products[p].tiles));
       for (std::size_t w = 0; w < load.size(); ++w) {
         const auto& share = shares[p * load.size() + w];
         for (Index t = 0; t < share.count; ++t)
-          places.push_back(begin[w] + Index{share.begin} * 16 + t * share.steps * tile_bytes(products[p].format));
+          places[static_cast<std::size_t>(share.first + t * share.stride)] =
+              begin[w] + Index{share.begin} * 16 + t * share.steps * tile_bytes(products[p].format);
       }
       pack(products[p].format, products[p].parts, products[p].paired, products[p].steps, places, streams.data());
     }
@@ -246,6 +253,7 @@ class FeedForwardStep {
     op.embedding = embedding.data();
     op.last_gain = last_gain.data();
     op.widest = static_cast<int>((std::max(hidden, units) + 7) / 8 * 8);
+    op.besides = static_cast<int>((hidden + 7) / 8 * 8);
     op.in_flight = in_flight;
     op.count = static_cast<int>(count);
     for (std::size_t b = 0; b < count; ++b) op.sequence[b].token = tokens[b];
@@ -320,7 +328,8 @@ TEST(StreamedStepCuda, ProductsOfEveryFormatAreThoseOfTheReference) {
       std::vector<std::int32_t> tokens, likeliest;
       for (int b = 0; b < kStreamedSequences; ++b)
         tokens.push_back(static_cast<std::int32_t>(rng.below(static_cast<std::uint64_t>(vocabulary))));
-      for (const auto token : tokens) alone.push_back(step.run_step({token}, gpu().multiprocessors(), {}, likeliest));
+      for (const auto token : tokens)
+        alone.push_back(step.run_step({token}, gpu().multiprocessors(), {}, true, likeliest));
       for (std::size_t count = 1; count <= tokens.size(); ++count) {
         SCOPED_TRACE(::testing::Message() << kNames[static_cast<int>(format)] << ", " << hidden << ", " << units << ", "
                                           << vocabulary << ", " << count << " sequences");
@@ -328,7 +337,7 @@ TEST(StreamedStepCuda, ProductsOfEveryFormatAreThoseOfTheReference) {
         // More in flight than the ring has slots, too.
         constexpr SlotsInFlight kSlots[] = {{1, 1}, {16, 16}, {1, 16}, {3, 2}};
         const auto found = step.run_step({tokens.begin(), tokens.begin() + static_cast<std::ptrdiff_t>(count)}, workers,
-                                         kSlots[count % std::size(kSlots)], likeliest);
+                                         kSlots[count % std::size(kSlots)], count % 2 == 0, likeliest);
         for (std::size_t b = 0; b < count; ++b) {
           const std::span row(found.data() + b * static_cast<std::size_t>(vocabulary),
                               static_cast<std::size_t>(vocabulary));

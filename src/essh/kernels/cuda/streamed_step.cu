@@ -63,7 +63,8 @@ StreamedLimits streamed_limits(cuda::Stream& stream, Index widest, Index layers,
   if (!stream.early_launches() || widest > Index{1} << 20 || layers > 1024) return {};
   const auto slots = [&](int count) {
     return with_formats<T>(format, [&]<TileFormat kLayers, TileFormat kHead>() {
-      return slots_of<T, StepTiles<T, kLayers, kHead>>(static_cast<int>(widest), count, static_cast<int>(layers));
+      return slots_of<T, StepTiles<T, kLayers, kHead>>(static_cast<int>(widest), static_cast<int>(widest), count,
+                                                       static_cast<int>(layers));
     });
   };
   int most = kStreamedSequences;

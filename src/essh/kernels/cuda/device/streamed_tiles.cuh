@@ -1,6 +1,7 @@
 #pragma once
 #include "essh/kernels/cuda/device/attention_rows.cuh"
 #include "essh/kernels/cuda/device/coded_tile.cuh"
+#include "essh/kernels/cuda/device/exchange.cuh"
 #include "essh/kernels/cuda/device/tile_ring.cuh"
 #include "essh/kernels/streamed_step.h"
 
@@ -10,9 +11,13 @@ namespace essh::cuda::device {
 inline constexpr int kWarps = 16;               // warps that compute
 inline constexpr int kReaders = kWarps * 32;    // their threads
 inline constexpr int kThreads = kReaders + 64;  // one more warp copies weights, one clears the other exchange
-inline constexpr int kSums = 128;               // values reduced over the warps at once, four threads each
-inline constexpr int kSumStride = kSums + 8;    // the four threads read different banks
-inline constexpr int kGroupColumns = 8;         // values of a channel advanced by one warp
+inline constexpr int kTakers = 64;              // for a single sequence, threads that take hidden units besides
+inline constexpr int kMostChunks = 128;         // of hidden units; one run of 16 bytes per taker
+template <class T>
+inline constexpr int kChunk = kTakers * 16 / int{sizeof(T)};
+inline constexpr int kSums = 128;             // values reduced over the warps at once, four threads each
+inline constexpr int kSumStride = kSums + 8;  // the four threads read different banks
+inline constexpr int kGroupColumns = 8;       // values of a channel advanced by one warp
 inline constexpr int kPartStride = kRowMaxColumns + 2;
 
 // Tiles of a slot of the ring, along the columns.
@@ -55,15 +60,25 @@ struct Shared {
   StreamedLayer* layers;
   StreamShare* shares;  // this worker's
   T* input;
+  // For a single sequence: the hidden units, and barriers of the chunks in which they come; the last one tells that
+  // they are about to come.
+  T* hidden;
+  std::uint64_t* chunks;
 
   __host__ __device__ static constexpr int products(int layers) { return 4 * layers + 1; }
-  __host__ __device__ static constexpr int bytes(int widest, int count, int layers) {
-    return 2 * kWarps * kSumStride * 4 + 2 * kStreamedSequences * kWarps * 4 +
-           2 * kStreamedSequences * kRowMaxColumns / 2 * 8 + kRowMaxColumns * 4 + 2 * kRowMaxColumns * 4 + 2 * 16 * 8 +
-           layers * int{sizeof(StreamedLayer)} + products(layers) * int{sizeof(StreamShare)} +
-           count * input_stride<T, kColumns>(widest) * int{sizeof(T)};
+  // A step of a single sequence has room for the hidden units besides another input.
+  __host__ __device__ static constexpr int bytes(int widest, int besides, int count, int layers) {
+    const bool single = count == 1;
+    const int inputs = single ? input_stride<T, kColumns>(besides) + input_stride<T, kColumns>(widest)
+                              : count * input_stride<T, kColumns>(widest);
+    return 2 * kWarps * kSumStride * 4 + 2 * kStreamedSequences * kWarps * 4 + turn_bytes(single) + kRowMaxColumns * 4 +
+           2 * kRowMaxColumns * 4 + 2 * 16 * 8 + layers * int{sizeof(StreamedLayer)} +
+           products(layers) * int{sizeof(StreamShare)} + inputs * int{sizeof(T)} + (single ? (kMostChunks + 1) * 8 : 0);
   }
-  __device__ Shared(unsigned char* at, int layer_count) {
+  __host__ __device__ static constexpr int turn_bytes(bool single) {
+    return 2 * (single ? 1 : kStreamedSequences) * kRowMaxColumns / 2 * 8;
+  }
+  __device__ Shared(unsigned char* at, int layer_count, int widest, int besides, bool single) {
     const auto take = [&](int size) {
       auto* place = at;
       at += size;
@@ -72,14 +87,58 @@ struct Shared {
     barriers = reinterpret_cast<std::uint64_t*>(take(2 * 16 * 8));
     sums = reinterpret_cast<float*>(take(2 * kWarps * kSumStride * 4));
     squares = reinterpret_cast<float*>(take(2 * kStreamedSequences * kWarps * 4));
-    turns = reinterpret_cast<float2*>(take(2 * kStreamedSequences * kRowMaxColumns / 2 * 8));
+    turns = reinterpret_cast<float2*>(take(turn_bytes(single)));
     query = reinterpret_cast<float*>(take(kRowMaxColumns * 4));
     fresh = reinterpret_cast<T*>(take(2 * kRowMaxColumns * 4));
     shares = reinterpret_cast<StreamShare*>(take(products(layer_count) * int{sizeof(StreamShare)}));
     layers = reinterpret_cast<StreamedLayer*>(take(layer_count * int{sizeof(StreamedLayer)}));
     input = reinterpret_cast<T*>(at);
+    hidden = input + input_stride<T, kColumns>(besides);
+    chunks = reinterpret_cast<std::uint64_t*>(hidden + input_stride<T, kColumns>(widest));
   }
 };
+
+// Takes the hidden units of every layer, chunk by chunk, while the block still computes its own.
+template <class T, int kColumns>
+__device__ void take_hidden(const StreamedStep<T>& op, const Shared<T, kColumns>& shared, int worker, int thread) {
+  constexpr int kRun = 16 / int{sizeof(T)}, kAhead = 2;
+  const int runs = (op.units + 7) / 8 * 8 / kRun, all = padded_inner<kColumns>((op.units + 7) / 8 * 8) / kRun;
+  const int chunks = (all + kTakers - 1) / kTakers;
+  unsigned phase = 0;
+  for (int l = 0; l < op.layers; ++l) {
+    if (op.shares[(4 * l + 3) * op.workers + worker].count == 0) continue;
+    const T* from = reinterpret_cast<const T*>(op.exchange + op.layer[l].hidden);
+    barrier_wait(shared.chunks + kMostChunks, phase);
+    phase ^= 1;
+    Words<4> x[kAhead];
+    bool there[kAhead] = {};
+    for (int c = 0; c < chunks; ++c) {
+      await([&] {
+#pragma unroll
+        for (int i = 0; i < kAhead; ++i) {
+          if (there[i]) continue;
+          const int run = (c + i) * kTakers + thread;
+          x[i] = {};
+          if (run < runs) x[i] = look4(from + run * kRun);
+          there[i] = sent<T>(x[i]);
+        }
+        return __all_sync(0xffffffffu, there[0]) != 0;
+      });
+      const int run = c * kTakers + thread;
+      if (run < all)
+        *reinterpret_cast<uint4*>(shared.hidden + run * kRun) =
+            uint4{x[0].word[0], x[0].word[1], x[0].word[2], x[0].word[3]};
+      __syncwarp();
+      if (thread % 32 == 0) barrier_arrive(shared.chunks + c);
+#pragma unroll
+      for (int i = 0; i + 1 < kAhead; ++i) {
+        x[i] = x[i + 1];
+        there[i] = there[i + 1];
+      }
+      there[kAhead - 1] = false;
+    }
+  }
+}
 
 // Barrier of the threads that compute.
 __device__ __forceinline__ void meet() {
@@ -87,10 +146,10 @@ __device__ __forceinline__ void meet() {
 }
 
 // One warp's sums of 16 rows for each sequence. A warp takes of a slot its own tile and those 16, 32 and 48 further.
-// add(): of kSlots slots, where `tile` points to this warp's first tile in each and `input` to what this lane needs of
-// the input for the first. Lanes beyond the sequences multiply with the last one's input; their sums are not stored.
-// `left` is the number of tiles from the first on; kAll: no tile lies beyond. Checks of every tile are half of the
-// instructions of the loop over slots.
+// add(): of one slot, where `tile` points to this warp's first tile and `input` to what this lane needs of the input
+// for it. Lanes beyond the sequences multiply with the last one's input; their sums are not stored. `left` is the
+// number of tiles from the first on; kAll: no tile lies beyond. Checks of every tile are half of the instructions of
+// the loop over slots.
 template <class T, TileFormat kFormat>
 struct TileSums;
 template <>
@@ -100,32 +159,21 @@ struct TileSums<BFloat16, TileFormat::Plain> {
   __device__ static const BFloat16* input_of(const BFloat16* input, int stride, int count, int lane) {
     return input + min(lane / 4, count - 1) * stride + lane % 4 * 4;
   }
-  template <int kMost, bool kAll, int kSlots>
-  __device__ __forceinline__ void add(const unsigned char* const (&tile)[kSlots], const BFloat16* input, int, int left,
-                                      int, int lane) {
-    uint4 w[kSlots][2];
-    uint2 x[kSlots][2];
+  template <int kMost, bool kAll>
+  __device__ __forceinline__ void add(const unsigned char* tile, const BFloat16* input, int, int left, int, int lane) {
+    uint4 w[2] = {};
+    uint2 x[2] = {};
 #pragma unroll
-    for (int s = 0; s < kSlots; ++s) {
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        const int at = (s * 2 + i) * kWarps;
-        if (kAll || at < left) {
-          w[s][i] = *reinterpret_cast<const uint4*>(tile[s] + i * kWarps * kTileBytes + lane * 16);
-          x[s][i] = *reinterpret_cast<const uint2*>(input + at * 16);
-        } else {
-          w[s][i] = uint4{0, 0, 0, 0};
-          x[s][i] = uint2{0, 0};
-        }
+    for (int i = 0; i < 2; ++i) {
+      if (kAll || i * kWarps < left) {
+        w[i] = *reinterpret_cast<const uint4*>(tile + i * kWarps * kTileBytes + lane * 16);
+        x[i] = *reinterpret_cast<const uint2*>(input + i * kWarps * 16);
       }
     }
 #pragma unroll
-    for (int s = 0; s < kSlots; ++s) {
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        const Word a[4] = {w[s][i].x, w[s][i].y, w[s][i].z, w[s][i].w};
-        mma(c[i], a, x[s][i].x, x[s][i].y);
-      }
+    for (int i = 0; i < 2; ++i) {
+      const Word a[4] = {w[i].x, w[i].y, w[i].z, w[i].w};
+      mma(c[i], a, x[i].x, x[i].y);
     }
   }
   __device__ __forceinline__ void store(float* to, int count, int lane) const {
@@ -144,17 +192,15 @@ struct TileSums<BFloat16, kFormat> {
   __device__ static const BFloat16* input_of(const BFloat16* input, int stride, int count, int lane) {
     return input + min(lane / 4, count - 1) * stride + lane % 4 * 8;
   }
-  template <int kMost, bool kAll, int kSlots>
-  __device__ __forceinline__ void add(const unsigned char* const (&tile)[kSlots], const BFloat16* input, int, int left,
-                                      int, int lane) {
-    static_assert(kSlots == 1);
+  template <int kMost, bool kAll>
+  __device__ __forceinline__ void add(const unsigned char* tile, const BFloat16* input, int, int left, int, int lane) {
     constexpr int kTurns = slot_tiles(kFormat) / kWarps, kBytes = tile_bytes(kFormat);
     TileCodes<kFormat> w[kTurns];
     uint4 x[kTurns];
 #pragma unroll
     for (int i = 0; i < kTurns; ++i) {
       if (kAll || i * kWarps < left) {
-        w[i].load(tile[0] + i * kWarps * kBytes, lane);
+        w[i].load(tile + i * kWarps * kBytes, lane);
         x[i] = *reinterpret_cast<const uint4*>(input + i * kWarps * kTileGroup);
       }
     }
@@ -181,14 +227,13 @@ struct TileSums<float, TileFormat::Plain> {
   float c[kStreamedSequences] = {};
 
   __device__ static const float* input_of(const float* input, int, int, int lane) { return input + lane % 2 * 4; }
-  template <int kMost, bool kAll, int kSlots>
-  __device__ __forceinline__ void add(const unsigned char* const (&tile)[kSlots], const float* input, int stride,
-                                      int left, int count, int lane) {
-    static_assert(kSlots == 1);
+  template <int kMost, bool kAll>
+  __device__ __forceinline__ void add(const unsigned char* tile, const float* input, int stride, int left, int count,
+                                      int lane) {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       if (!kAll && i * kWarps >= left) break;
-      const float4 w = *reinterpret_cast<const float4*>(tile[0] + i * kWarps * kTileBytes + lane * 16);
+      const float4 w = *reinterpret_cast<const float4*>(tile + i * kWarps * kTileBytes + lane * 16);
 #pragma unroll
       for (int b = 0; b < kMost; ++b) {
         if (b >= count) break;

@@ -6,10 +6,6 @@
 // The blocks of the streamed step.
 namespace essh::cuda::device {
 
-// Slots whose tiles a warp loads at once, where registers allow two.
-template <class T, int kMost, TileFormat kFormat>
-inline constexpr int kSlotsAtOnce = sizeof(T) == 2 && kMost == 1 && kFormat == TileFormat::Plain ? 2 : 1;
-
 // One block. kMost: bound on the sequences; kLayers and kHead: formats of the weights. Multiply-adds are explicit:
 // otherwise kMost would decide which of two products is rounded.
 template <class T, int kMost, TileFormat kLayers, TileFormat kHead>
@@ -21,6 +17,7 @@ struct Worker {
   int worker, warp, lane, thread;
   int toggle = 0, squares_toggle = 0;
   int product = 0;
+  unsigned hidden_phase = 0;  // of the chunks of hidden units
   long long since = 0;
 
   // Adds the cycles since the last call to a phase.
@@ -115,7 +112,7 @@ struct Worker {
   }
 
   // input = values of type T sent by other workers, `elements` per sequence.
-  __device__ void take_sent(int offset, int elements) {
+  __device__ const T* take_sent(int offset, int elements) {
     constexpr int kRun = 16 / int{sizeof(T)}, kAtOnce = kMost == 1 ? 2 : 4;
     const int runs = elements / kRun, padded_runs = padded_inner<kColumns>(elements) / kRun,
               all = padded_runs * count();
@@ -146,15 +143,21 @@ struct Worker {
       }
     }
     meet();
+    return shared.input;
   }
 
-  // Calls finish(first tile, tiles, sums) on all threads with each warp's sums of a few tiles.
-  template <TileFormat kFormat, class Finish>
-  __device__ void multiply(const StreamShare& share, const Finish& finish) {
+  // Calls finish(first, tiles, sums) on all threads with each warp's sums of at most `at_once` tiles of the share,
+  // where `first` counts from its first. await_columns(end) is called before the first `end` columns of the input are
+  // read.
+  struct Nothing {
+    __device__ void operator()(int) const {}
+  };
+  template <TileFormat kFormat, class Finish, class Await = Nothing>
+  __device__ void multiply(const StreamShare& share, const Finish& finish, int at_once, const T* input,
+                           const Await& await_columns = {}) {
     const int n = count(), stride = input_stride_();
-    const int at_once = kSums / (kTileRows * n);
     constexpr int kTileWidth = tile_columns<T>(kFormat), kSlotTiles = slot_tiles(kFormat);
-    const T* const own_input = TileSums<T, kFormat>::input_of(shared.input + warp * kTileWidth, stride, n, lane);
+    const T* const own_input = TileSums<T, kFormat>::input_of(input + warp * kTileWidth, stride, n, lane);
     const int whole = share.steps / kSlotTiles;  // slots
     for (int first = 0; first < share.count; first += at_once) {
       const int tiles = min(at_once, share.count - first);
@@ -162,26 +165,25 @@ struct Worker {
       toggle ^= 1;
       for (int t = 0; t < tiles; ++t) {
         TileSums<T, kFormat> mine;
-        const auto add = [&]<bool kAll, int kSlots>(int slot) {
-          const unsigned char* tile[kSlots];
-          RingPlace place = reader;
-#pragma unroll
-          for (int s = 0; s < kSlots; ++s, place.advance()) tile[s] = place.take() + warp * tile_bytes(kFormat);
-          mine.template add<kMost, kAll>(tile, own_input + slot * kSlotTiles * kTileWidth, stride,
+        const auto add = [&]<bool kAll>(int slot) {
+          await_columns(min((slot + 1) * kSlotTiles, share.steps) * kTileWidth);
+          mine.template add<kMost, kAll>(reader.take() + warp * tile_bytes(kFormat),
+                                         own_input + slot * kSlotTiles * kTileWidth, stride,
                                          share.steps - slot * kSlotTiles - warp, n, lane);
-          reader.template give_back<kSlots>(lane);
+          reader.give_back(lane);
         };
-        constexpr int kTogether = kSlotsAtOnce<T, kMost, kFormat>;
         int slot = 0;
 #pragma unroll 1
-        for (; slot + kTogether <= whole; slot += kTogether) add.template operator()<true, kTogether>(slot);
-        if (kTogether > 1 && slot < whole) add.template operator()<true, 1>(slot++);
-        if (slot * kSlotTiles < share.steps) add.template operator()<false, 1>(slot);
+        for (; slot < whole; ++slot) add.template operator()<true>(slot);
+        if (slot * kSlotTiles < share.steps) add.template operator()<false>(slot);
         mine.store(sums + warp * kSumStride + t * kTileRows * n, n, lane);
       }
       meet();
-      finish(share.first + first, tiles, sums);
+      finish(first, tiles, sums);
     }
+  }
+  __device__ int most_at_once() const {
+    return kSums / (kTileRows * count());
   }
   // Four threads add up one value over the warps; all four return the sum.
   __device__ float total(const float* sums, int value) const {
@@ -191,13 +193,14 @@ struct Worker {
     sum += __shfl_xor_sync(0xffffffffu, sum, 1);
     return sum + __shfl_xor_sync(0xffffffffu, sum, 2);
   }
-  // Calls each(row, sequence, sum) on every fourth thread, for one value.
+  // Calls each(row, sequence, sum) on every fourth thread, for one value. Tiles follow each other.
   template <class Each>
-  __device__ auto rows(const Each& each) {
-    return [this, each](int first, int tiles, const float* sums) {
+  __device__ auto rows(const StreamShare& share, const Each& each) {
+    return [this, each, begin = share.first](int first, int tiles, const float* sums) {
       const int n = count(), value = thread / 4;
       const float sum = total(sums, value);
-      if (value < tiles * kTileRows * n && thread % 4 == 0) each(first * kTileRows + value / n, value % n, sum);
+      if (value < tiles * kTileRows * n && thread % 4 == 0)
+        each((begin + first) * kTileRows + value / n, value % n, sum);
     };
   }
 
@@ -224,9 +227,11 @@ struct Worker {
     if (share.count == 0) return;
     take_residual(entering, layer.mixer_gain);
     end_phase(StepPhase::Residual);
-    multiply<kLayers>(share, rows([&](int row, int b, float sum) {
-                        send(floats(layer.projected, b, elements) + row, sum * inverse_rms(b));
-                      }));
+    multiply<kLayers>(
+        share,
+        rows(share, [&](int row, int b,
+                        float sum) { send(floats(layer.projected, b, elements) + row, sum * inverse_rms(b)); }),
+        most_at_once(), shared.input);
     end_phase(StepPhase::Project);
   }
 
@@ -319,7 +324,8 @@ struct Worker {
   }
 
   __device__ const float2* turns_of(const StreamedLayer& layer, int b) const {
-    return shared.turns + ((layer.window == 0 ? 1 : 0) * kStreamedSequences + b) * (kRowMaxColumns / 2);
+    constexpr int kEach = kMost == 1 ? 1 : kStreamedSequences;
+    return shared.turns + ((layer.window == 0 ? 1 : 0) * kEach + b) * (kRowMaxColumns / 2);
   }
 
   __device__ static int seen_by(const StreamedLayer& layer, Index position) {
@@ -491,7 +497,7 @@ struct Worker {
   }
 
   // input = the combined shares of each head, four columns per thread at once.
-  __device__ void take_attention(const StreamedLayer& layer) {
+  __device__ const T* take_attention(const StreamedLayer& layer) {
     const int d = layer.head_dim, runs = layer.heads * d / 4, padded = padded_inner<kColumns>(layer.heads * d) / 4;
     for (int item = thread; item < padded * count(); item += kReaders) {
       const int b = item / padded, run = item % padded;
@@ -519,47 +525,81 @@ struct Worker {
       store4(shared.input + b * input_stride_() + run * 4, out);
     }
     meet();
+    return shared.input;
   }
 
-  // Takes an input and adds its product to the residual, which is read while the input is in flight.
-  template <class Take>
+  // Takes an input and adds its product to the residual, which is read while the input is in flight. take() returns the
+  // input.
+  template <class Take, class Await = Nothing>
   __device__ void add_product(float scale, int entering, int leaving, StepPhase waits, StepPhase multiplies,
-                              const Take& take) {
+                              const Take& take, const Await& await_columns = {}) {
     const auto share = next_share();
     if (share.count == 0) return;
     const int elements = residual_elements(), n = count(), value = thread / 4;
     const int own = share.first * kTileRows + value / n;
     const bool used = value < kSums / (kTileRows * n) * kTileRows * n && value < share.count * kTileRows * n;
     const float before = used && thread % 4 == 0 ? look_at_residual(entering, value % n, own) : 0.0f;
-    take();
+    const T* const input = take();
     end_phase(waits);
-    multiply<kLayers>(share, rows([&](int row, int b, float sum) {
-                        const bool known = row == own && __float_as_uint(before) != kUnsent;
-                        const float x = known ? before : residual(entering, b, row);
-                        send(floats(leaving, b, elements) + row, fmaf(scale, sum, x));
-                      }));
+    multiply<kLayers>(share,
+                      rows(share,
+                           [&](int row, int b, float sum) {
+                             const bool known = row == own && __float_as_uint(before) != kUnsent;
+                             const float x = known ? before : residual(entering, b, row);
+                             send(floats(leaving, b, elements) + row, fmaf(scale, sum, x));
+                           }),
+                      most_at_once(), input, await_columns);
     end_phase(multiplies);
   }
 
   __device__ void feed_forward(const StreamedLayer& layer) {
     const auto up = next_share();
     const int hidden = (op.units + 7) / 8 * 8;
+    // A single sequence's units are sent tile by tile, and others take them meanwhile.
+    const bool takes = kMost == 1 && shared.shares[product].count > 0;
+    const auto begin_taking = [&] {
+      if (takes && thread == 0) barrier_arrive(shared.chunks + kMostChunks);
+    };
+    if (up.count == 0) begin_taking();
     if (up.count > 0) {
       take_residual(layer.middle, layer.ffn_gain);
+      begin_taking();
       end_phase(StepPhase::Middle);
-      multiply<kLayers>(up, [&](int first, int tiles, const float* sums) {
+      const auto finish = [&](int first, int tiles, const float* sums) {
+        if constexpr (kMost == 1) {
+          if (warp != first % kWarps) return;
+          const int unit = lane / 4;
+          const float inverse = inverse_rms(0);
+          const float gate = total(sums, unit) * inverse, linear = total(sums, unit + 8) * inverse;
+          const float x = gate * cuda::sigmoid(gate) * linear, next = __shfl_down_sync(0xffffffffu, x, 4);
+          if (lane % 8 == 0)
+            send_pair(narrow_part(layer.hidden, 0, hidden) + (up.first + first * up.stride) * 8 + unit, x, next);
+          return;
+        }
         const int n = count(), item = thread / 4, b = item / (tiles * 8), tile = item / 8 % tiles, unit = item % 8;
         if (warp * 8 >= tiles * 8 * n) return;
         const int value = (tile * kTileRows + unit) * n + b;
         const float inverse = inverse_rms(b);
         const float gate = total(sums, value) * inverse, linear = total(sums, value + 8 * n) * inverse;
         const float x = gate * cuda::sigmoid(gate) * linear, next = __shfl_down_sync(0xffffffffu, x, 4);
-        if (thread % 8 == 0) send_pair(narrow_part(layer.hidden, b, hidden) + (first + tile) * 8 + unit, x, next);
-      });
+        if (thread % 8 == 0)
+          send_pair(narrow_part(layer.hidden, b, hidden) + (up.first + (first + tile) * up.stride) * 8 + unit, x, next);
+      };
+      multiply<kLayers>(up, finish, kMost == 1 ? 1 : most_at_once(), shared.input);
       end_phase(StepPhase::GateUp);
     }
-    add_product(1, layer.middle, layer.leaving, StepPhase::Hidden, StepPhase::Down,
-                [&] { take_sent(layer.hidden, hidden); });
+    if constexpr (kMost == 1) {
+      int taken = 0;
+      add_product(
+          1, layer.middle, layer.leaving, StepPhase::Hidden, StepPhase::Down, [&] { return shared.hidden; },
+          [&](int end) {
+            for (; taken * kChunk<T> < end; ++taken) barrier_wait(shared.chunks + taken, hidden_phase);
+          });
+      if (takes) hidden_phase ^= 1;
+    } else {
+      add_product(1, layer.middle, layer.leaving, StepPhase::Hidden, StepPhase::Down,
+                  [&] { return take_sent(layer.hidden, hidden); });
+    }
   }
 
   __device__ void head(int entering) {
@@ -567,13 +607,16 @@ struct Worker {
     if (share.count == 0) return;
     take_residual(entering, op.last_gain);
     LogitKey best = 0;
-    multiply<kHead>(share, rows([&](int row, int b, float sum) {
-                      if (row >= op.vocabulary) return;
-                      const float logit = sum * inverse_rms(b);
-                      op.logits[Index{b} * op.vocabulary + row] = logit;
-                      const auto key = logit_key(logit, row);
-                      best = key > best ? key : best;
-                    }));
+    multiply<kHead>(share,
+                    rows(share,
+                         [&](int row, int b, float sum) {
+                           if (row >= op.vocabulary) return;
+                           const float logit = sum * inverse_rms(b);
+                           op.logits[Index{b} * op.vocabulary + row] = logit;
+                           const auto key = logit_key(logit, row);
+                           best = key > best ? key : best;
+                         }),
+                    most_at_once(), shared.input);
     // All values of a thread belong to one sequence.
     meet();
     auto* all = reinterpret_cast<LogitKey*>(shared.sums);
@@ -621,14 +664,15 @@ struct Worker {
         else
           attend<kRowMaxColumns* int{sizeof(T)} / 16>(layer);
         end_phase(StepPhase::Attend);
-        add_product(1, entering, layer.middle, StepPhase::Mixed, StepPhase::Output, [&] { take_attention(layer); });
+        add_product(1, entering, layer.middle, StepPhase::Mixed, StepPhase::Output,
+                    [&] { return take_attention(layer); });
       } else {
         prefetch_state(layer);
         project(layer, entering, op.mixer_rows);
         advance(layer);
         end_phase(StepPhase::Advance);
         add_product(op.out_scale, entering, layer.middle, StepPhase::Mixed, StepPhase::Output,
-                    [&] { take_sent(layer.mixed, (op.channels * op.width + 7) / 8 * 8); });
+                    [&] { return take_sent(layer.mixed, (op.channels * op.width + 7) / 8 * 8); });
       }
       feed_forward(layer);
       entering = layer.leaving;

@@ -101,18 +101,15 @@ struct RingPlace {
     copy_bulk(ring.slots + slot * ring.slot_bytes, from, bytes, ring.full + slot);
     advance();
   }
-  // For each reading warp: waits for the next slot. The next kSlots are given back together.
+  // For each reading warp: waits for the next slot.
   __device__ __forceinline__ const unsigned char* take() const {
     await_filled();
     return ring.slots + slot * ring.slot_bytes;
   }
-  template <int kSlots>
   __device__ __forceinline__ void give_back(int lane) {
     __syncwarp();
-#pragma unroll
-    for (int i = 0; i < kSlots; ++i, advance()) {
-      if (lane == 0) barrier_arrive(ring.empty + slot);
-    }
+    if (lane == 0) barrier_arrive(ring.empty + slot);
+    advance();
   }
 };
 
