@@ -50,7 +50,8 @@ class Sharing(unittest.TestCase):
         return found
 
     def test_families_and_tiers_alone(self):
-        made = self.share("--alone", "essh")
+        steps = ("--essh-steps", "9+2", "--dense-steps", "12")
+        made = self.share("--alone", "essh", *steps)
         self.assertEqual(made.returncode, 0, made.stderr)
         facts = {(fact["recipe"], fact["kind"], fact["tier"]): fact for fact in json.loads((self.folder / "facts.json").read_text())}
         self.assertEqual({key[:2] for key in facts}, {("paper", "family"), ("essh", "family"), ("essh", "alone")})
@@ -68,17 +69,18 @@ class Sharing(unittest.TestCase):
         self.assertAlmostEqual(facts["essh", "family", "T1"]["seconds"], sum(cost["seconds"] for cost in costs) / 2)
         xml.etree.ElementTree.parse(self.folder / "plot.svg")
 
-        # As many steps alone as in the family altogether; the settings of the recipe by name.
+        # As many steps alone as in the family altogether, unless told otherwise; the settings of the recipe by name.
         family, alone, dense, paper = (self.recipe(run) for run in ("essh-family-seed1", "essh-T1-seed1", "essh-T10-seed1", "paper-family-seed1"))
         self.assertEqual([run["optimizer.algorithm"] for run in (family, alone, dense, paper)], ["muon", "muon", "muon", "adamw"])
         self.assertEqual([run["optimizer.rate"] for run in (family, alone, dense, paper)], [5e-3, 5e-3, 5e-3, 1e-3])
-        self.assertEqual((family["run.steps"], family["refine.steps"], alone["run.steps"], dense["run.steps"]), (10, 1, 11, 11))
+        self.assertEqual((family["run.steps"], family["refine.steps"], alone["run.steps"], dense["run.steps"]), (9, 2, 11, 12))
         self.assertEqual((paper["run.steps"], paper["refine.steps"]), (16, 1))
+        self.assertAlmostEqual(dense["optimizer.decay_share"], 2 / 11)
         self.assertEqual((alone["model.tier"], dense["elastic.sampling"], family["elastic.sampling"]), ("T1", "dense", "fixed"))
 
         # A later command adds the other tiers alone and repeats nothing.
         before = {path: path.stat().st_mtime_ns for path in (self.folder / "runs").glob("essh-*/pretrained/model.safetensors")}
-        made = self.share("--arms", "essh,paper")
+        made = self.share("--arms", "essh,paper", *steps)
         self.assertEqual(made.returncode, 0, made.stderr)
         self.assertEqual({path: path.stat().st_mtime_ns for path in before}, before)
         self.assertNotIn("essh-", made.stderr)
@@ -88,6 +90,10 @@ class Sharing(unittest.TestCase):
         made = self.share("--arms", "papers")
         self.assertEqual(made.returncode, 2)
         self.assertIn("'papers' is none of paper, essh", made.stderr)
+        for words in ("450", "450+", "0+150", "a+b"):
+            made = self.share("--essh-steps", words)
+            self.assertEqual(made.returncode, 2)
+            self.assertIn(f"'{words}' is not like 450+150", made.stderr)
 
 
 if __name__ == "__main__":
