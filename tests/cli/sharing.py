@@ -1,4 +1,7 @@
 """bench/sharing: what it trains and with which settings, costs that follow from its runs, and that a second command trains nothing twice."""
+import argparse
+import importlib.machinery
+import importlib.util
 import json
 import math
 import pathlib
@@ -85,6 +88,15 @@ class Sharing(unittest.TestCase):
         self.assertEqual({path: path.stat().st_mtime_ns for path in before}, before)
         self.assertNotIn("essh-", made.stderr)
         self.assertTrue((self.folder / "runs" / "paper-T1-seed2" / "perplexity.json").exists())
+
+    def test_the_steps_of_a_recipe_follow_from_those_of_the_paper(self):
+        loader = importlib.machinery.SourceFileLoader("sharing", str(SHARING))
+        spec = importlib.util.spec_from_loader("sharing", loader)
+        sharing = importlib.util.module_from_spec(spec)
+        sys.path.insert(0, str(SHARING.parent))
+        loader.exec_module(sharing)
+        options = argparse.Namespace(steps=800, essh_steps=None)
+        self.assertEqual([sharing.steps_of(arm, options) for arm in ("paper", "essh")], [(800, 40), (740, 190)])
 
     def test_bad_words_are_named(self):
         made = self.share("--arms", "papers")

@@ -146,12 +146,12 @@ struct Worker {
     return shared.input;
   }
 
-  // Calls finish(first, tiles, sums) on all threads with each warp's sums of at most `at_once` tiles of the share,
-  // where `first` counts from its first. await_columns(end) is called before the first `end` columns of the input are
-  // read.
   struct Nothing {
     __device__ void operator()(int) const {}
   };
+  // Calls finish(first, tiles, sums) on all threads with each warp's sums of at most `at_once` tiles of the share,
+  // where `first` counts from its first. await_columns(end) is called before the first `end` columns of the input are
+  // read.
   template <TileFormat kFormat, class Finish, class Await = Nothing>
   __device__ void multiply(const StreamShare& share, const Finish& finish, int at_once, const T* input,
                            const Await& await_columns = {}) {
