@@ -190,8 +190,7 @@ TEST(Scheduler, PromptsWaitForEachOther) {
     int step = 0;
     std::int64_t before = 0;
     Served* running = nullptr;
-    std::promise<void> ready;
-    const auto made = ready.get_future().share();
+    std::promise<void> all_draw;
     const auto submit = [&](std::vector<std::shared_ptr<Recording>>& to, std::size_t count, std::int64_t most) {
       for (std::size_t i = 0; i < count; ++i) {
         to.push_back(std::make_shared<Recording>());
@@ -199,13 +198,17 @@ TEST(Scheduler, PromptsWaitForEachOther) {
       }
     };
     Served served({.prompt_wait = wait, .before_step = [&] {
-                     made.wait();
-                     if (++step == 5) before = counted(running->metrics, "essh_prompt_steps_total");
+                     // The others at once; from another thread some could come a step later, and wait.
+                     if (++step == 1) {
+                       submit(first, drawing - 1, 40);
+                       all_draw.set_value();
+                     }
+                     if (step == 5) before = counted(running->metrics, "essh_prompt_steps_total");
                      if (step == 5 || step == 8) submit(listeners, step == 5 ? together : 1, 4);
                    }});
     running = &served;
-    submit(first, drawing, 40);
-    ready.set_value();
+    submit(first, 1, 40);
+    all_draw.get_future().wait();
     for (const auto& listener : first) listener->wait();
     served.scheduler.stop();
     ASSERT_EQ(listeners.size(), together + 1);
