@@ -81,8 +81,8 @@ constexpr std::array<std::pair<const char*, const char*>, 3> kPaperByPreset = {{
 
 // Our own recipe (docs/recipe.md): three fifths of the micro-batches train a slice, from labels alone, which needs no
 // pass of a teacher. The rate stays at its peak, and falls to zero in refinement, which keeps the moments and the order
-// of the data, and distils a slice in two fifths of its micro-batches. The smallest capacity, which has no near
-// neighbour, is drawn more often. The peak stays the recipe's.
+// of the data, and in which a slice, in two fifths of the micro-batches, learns from the full capacity alone. The
+// smallest capacity, which has no near neighbour, is drawn more often. The peak stays the recipe's.
 constexpr std::array kOwn = {
     "model.slopes=true",
     "optimizer.slope_rate=0.25",
@@ -110,9 +110,9 @@ constexpr std::array kOwn = {
     "refine.moments=kept",
     "refine.schedule=linear",
     "refine.order=continued",
-    "refine.label=1",
-    "refine.kl=0",
-    "refine.tv=1",
+    "refine.label=0",
+    "refine.kl=2",
+    "refine.tv=0",
     "refine.full_share=0.6",
     "refine.sampling=shuffle",
     "refine.budgets=[]",
