@@ -44,6 +44,7 @@ Json common_fields(const BenchDecodeOptions& o, OpenDevice& device, const Stored
                                                                                                          : "float32"},
       {"stored_dtype", matrix_format_name(matrix_format(model.config()))},
       {"window_cache", o.device.window_cache},
+      {"state_dtype", o.device.state_dtype},
       {"path", o.unfused ? (o.eager ? "eager" : "unfused") : "fused"},
       {"provenance", bench_provenance(o.model, model, kThroughputSeed)}};
 }
@@ -223,7 +224,7 @@ void add_bench_decode(Verb& verb) {
   auto* kind = verb.add_subcommand("decode", "one token after the other, for one sequence or many");
   kind->add_option("MODEL", o->model, "a model folder, a run, or a preset with initial weights")->required();
   o->device.add_to(*kind);
-  o->device.add_window_cache(*kind);
+  o->device.add_state_formats(*kind);
   o->device.add_deterministic(*kind);
   o->device.add_default_launches(*kind);
   kind->add_option("--tier", o->tiers, "T4, full, xi=0.3 or 18x1792; several by commas")

@@ -62,11 +62,14 @@ void DeviceOptions::add_mixed_tiers(Verb& verb) {
       "instead of in a pass for each tier; not with --deterministic");
 }
 
-void DeviceOptions::add_window_cache(Verb& verb) {
+void DeviceOptions::add_state_formats(Verb& verb) {
   verb.add_option("--window-cache", window_cache,
                   "keys and values of sliding windows: auto (the precision's), or fp8 with a scale per row and head, "
-                  "which halves their memory, rounds them to four bits and is slower")
+                  "which halves their memory, rounds them to four bits and is slower for few texts at once")
       ->one_of({"auto", "fp8"});
+  verb.add_option("--state-dtype", state_dtype,
+                  "recurrent states: float32, or bf16, which halves their memory and is slower for few texts at once")
+      ->one_of({"float32", "bf16"});
 }
 
 OpenDevice::OpenDevice(const DeviceOptions& options)

@@ -11,7 +11,7 @@ namespace essh::verbs {
 // --device, --precision and --threads of a verb.
 struct DeviceOptions {
   std::string device = "auto";
-  std::string precision = "auto", window_cache = "auto";
+  std::string precision = "auto", window_cache = "auto", state_dtype = "float32";
   int threads = 0;
   bool deterministic = false, mixed_tiers = false, default_launches = false;
 
@@ -25,13 +25,14 @@ struct DeviceOptions {
   Precision chosen_precision() const { return parse_precision(precision); }
   // --mixed-tiers, for verbs that serve several tiers at once.
   void add_mixed_tiers(Verb& verb);
-  // --window-cache, for verbs that decode.
-  void add_window_cache(Verb& verb);
+  // --window-cache and --state-dtype, for verbs that decode.
+  void add_state_formats(Verb& verb);
   EngineOptions engine() const {
     return {.precision = chosen_precision(),
             .deterministic = deterministic,
             .mixed_tiers = mixed_tiers,
-            .fp8_windows = window_cache == "fp8"};
+            .fp8_windows = window_cache == "fp8",
+            .bf16_states = state_dtype == "bf16"};
   }
 };
 

@@ -239,7 +239,7 @@ void add_generate(Verb& app) {
   verb->add_option("--state-in", o->state_in, "start from a saved state")->existing_file();
   verb->add_option("--state-out", o->state_out, "save the state at the end, or on Ctrl-C");
   o->device.add_to(*verb);
-  o->device.add_window_cache(*verb);
+  o->device.add_state_formats(*verb);
   verb->add_flag("--json", o->json, "print JSON");
   verb->footer(
       "Example: essh generate exports/T4 --prompt \"Once upon a time\" --temperature 0.8 --top-p 0.95 --seed 7");

@@ -75,7 +75,7 @@ void add_logits(Verb& app) {
       ->one_of({"parallel", "recurrent"})
       ->capture_default_str();
   o->device.add_to(*verb);
-  o->device.add_window_cache(*verb);
+  o->device.add_state_formats(*verb);
   o->device.add_deterministic(*verb);
   verb->add_flag("--force", o->force, "run although weights are NaN or infinite");
   verb->footer("Example: essh logits models/tiny --tokens ids.json --out logits.npy --tier T4");

@@ -208,7 +208,7 @@ void add_serve(Verb& app) {
   verb->add_option("--tokenizer", o->tokenizer, "a tokenizer.json, when the folder has none");
   verb->add_flag("--bytes", o->bytes, "tokens are raw bytes");
   o->device.add_to(*verb);
-  o->device.add_window_cache(*verb);
+  o->device.add_state_formats(*verb);
   o->device.add_deterministic(*verb);
   o->device.add_mixed_tiers(*verb);
   verb->add_flag("--force", o->force, "run although weights are NaN or infinite");

@@ -584,12 +584,12 @@ inline void check_no_drift(Stream& stream, EngineOptions options, double bound,
   }
 }
 
-// Windows in eight bits: less memory, and logits within `tolerance` of plain windows at every position, whatever the
-// split of the text; states fork, roll back and restore as plain ones do.
-inline void check_fp8_windows(Stream& stream, EngineOptions options, double tolerance,
-                              const StoredModel& family = engine_family()) {
+// Rounded states, windows in eight bits or recurrent states in bf16: less memory, and logits within `tolerance` of
+// plain ones at every position, whatever the split of the text; states fork, roll back and restore as plain ones do.
+inline void check_rounded_states(Stream& stream, EngineOptions options, bool EngineOptions::*rounded, double tolerance,
+                                 const StoredModel& family = engine_family()) {
   auto coded = options;
-  coded.fp8_windows = true;
+  coded.*rounded = true;
   Engine plain(family, stream, options), engine(family, stream, coded);
   const auto tokens = random_tokens(160, engine.config().vocab_size, 5);
   const auto tier = find_tier(engine.config(), "T7");
@@ -618,7 +618,7 @@ inline void check_fp8_windows(Stream& stream, EngineOptions options, double tole
     for (const auto slot : {whole, split}) worst = std::max(worst, distance(feed(engine, slot, i, i + 1), exact));
   }
   EXPECT_LE(worst, tolerance);
-  EXPECT_GT(worst, 1e-5) << "windows are not rounded";
+  EXPECT_GT(worst, 1e-5) << "nothing is rounded";
   coded.deterministic = true;
   check_fork_rewind_restore(stream, coded, family);
   check_packed(stream, coded, family);

@@ -192,11 +192,16 @@ TEST_F(StoredEngine, ValuesThatAreNotFiniteAreRefusedInEveryFormat) {
 
 TEST(Engine, WindowsInEightBits) {
   auto stream = cpu_stream(2);
-  check_fp8_windows(stream, {}, 2e-2);
+  check_rounded_states(stream, {}, &EngineOptions::fp8_windows, 2e-2);
   auto config = engine_family().config();
   config.sliding_attention = {.num_attention_heads = 32, .head_dim = 4};
   EXPECT_THROW(Engine(StoredModel(LoadedModel{config, Parameters<float>(config)}), stream, {.fp8_windows = true}),
                Error);
+}
+
+TEST(Engine, StatesInBFloat16) {
+  auto stream = cpu_stream(2);
+  check_rounded_states(stream, {}, &EngineOptions::bf16_states, 4e-2);
 }
 
 }  // namespace

@@ -307,6 +307,68 @@ TYPED_TEST(SelectiveStepTest, StatesLieAnywhereAndMayBeKept) {
   }
 }
 
+// States in bf16 are read as they are and written rounded, in place or not; the outputs are those of wide states.
+TYPED_TEST(SelectiveStepTest, NarrowStatesAreTheRoundedOnes) {
+  using T = TypeParam;
+  cpu::Stream stream(2);
+  for (const Index length : {1, 70}) {
+    const StepProblem<T> p(3, length, 3, 4, 5);
+    Rng rng(6);
+    StridedMatrix<T> wide(3, p.state_size()), z(p.v.view.rows, p.v.view.cols), narrow_z(z);
+    std::vector<std::vector<BFloat16>> narrow(3), kept(3, std::vector<BFloat16>(wide.view.cols));
+    wide.fill([&] { return static_cast<double>(static_cast<float>(BFloat16(static_cast<float>(rng.normal())))); });
+    for (Index b = 0; b < 3; ++b) {
+      for (Index i = 0; i < p.state_size(); ++i)
+        narrow[static_cast<std::size_t>(b)].push_back(BFloat16(static_cast<float>(wide.view(b, i))));
+    }
+    const auto mix = [&](const std::vector<T*>& from, const std::vector<T*>& to, Matrix<T> out, bool in_bf16) {
+      if (length == 1) {
+        run(stream, SelectiveStep<T>{.width = p.width,
+                                     .v = p.v.view,
+                                     .write = p.write.view,
+                                     .read = p.read.view,
+                                     .clock = p.clock.view,
+                                     .modes = p.tables(),
+                                     .entering = {from.data(), 3},
+                                     .leaving = {to.data(), 3},
+                                     .z = out,
+                                     .narrow_states = in_bf16});
+      } else {
+        run(stream, SelectiveScanForward<T>{.sequences = 3,
+                                            .length = length,
+                                            .width = p.width,
+                                            .v = p.v.view,
+                                            .write = p.write.view,
+                                            .read = p.read.view,
+                                            .clock = p.clock.view,
+                                            .modes = p.tables(),
+                                            .entering = {from.data(), 3},
+                                            .z = out,
+                                            .boundary = {},
+                                            .leaving = {to.data(), 3},
+                                            .narrow_states = in_bf16});
+      }
+    };
+    const auto pointers = [](std::vector<std::vector<BFloat16>>& states) {
+      std::vector<T*> all;
+      for (auto& state : states) all.push_back(reinterpret_cast<T*>(state.data()));
+      return all;
+    };
+    mix(pointers(narrow), pointers(kept), narrow_z.view, true);
+    mix(pointers(narrow), pointers(narrow), z.view, true);
+    EXPECT_EQ(relative_error(narrow_z, z, p.width), 0);
+    mix(wide.rows(), wide.rows(), z.view, false);
+    EXPECT_EQ(relative_error(narrow_z, z, p.width), 0);
+    for (Index b = 0; b < 3; ++b) {
+      for (Index i = 0; i < p.state_size(); ++i) {
+        const auto rounded = BFloat16(static_cast<float>(wide.view(b, i))).bits;
+        EXPECT_EQ(narrow[static_cast<std::size_t>(b)][static_cast<std::size_t>(i)].bits, rounded);
+        EXPECT_EQ(kept[static_cast<std::size_t>(b)][static_cast<std::size_t>(i)].bits, rounded);
+      }
+    }
+  }
+}
+
 TYPED_TEST(SelectiveStepTest, BitsDoNotDependOnTheTeam) {
   using T = TypeParam;
   const StepProblem<T> p(2, 130, 3, 4, 5), few_tokens(2, 10, 3, 4, 5);

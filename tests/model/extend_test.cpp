@@ -17,7 +17,7 @@ struct Sequence {
 
   Sequence(const ModelConfig& config, std::size_t length, std::uint64_t seed)
       : text(random_tokens(length, config.vocab_size, seed)) {
-    for (const auto& part : model_state(config, Format::F64)) {
+    for (const auto& part : model_state(config, {.rows = Format::F64})) {
       const Index rows = part.kind == StatePart::Kind::Fixed ? 1
                          : part.window > 0                   ? part.window + kSpareRows
                                                              : kLongest;

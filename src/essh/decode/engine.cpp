@@ -334,13 +334,18 @@ class Engine::Typed : public Impl {
 
   Entry& entry(Slot slot) const { return slots_.at(slot); }
 
-  // Whether the model has windows, and they hold codes.
-  bool coded_windows() const { return options_.fp8_windows && model_.config().has(MixerKind::SlidingAttention); }
+  // Codes only where the model has windows, narrow states where it has recurrent ones.
+  StateFormats formats() const {
+    return {.rows = format_of<T>(),
+            .coded_windows = options_.fp8_windows && model_.config().has(MixerKind::SlidingAttention),
+            .narrow_states = options_.bf16_states && model_.config().has(MixerKind::Spectral)};
+  }
 
   TierModel<T>& find(Capacity capacity) {
-    inputs_.coded_windows = coded_windows();
+    inputs_.coded_windows = formats().coded_windows;
+    inputs_.narrow_states = formats().narrow_states;
     auto& model = tiers_[{capacity.channels, capacity.ffn}];
-    if (!model) model = std::make_unique<TierModel<T>>(model_, capacity, stream_, coded_windows());
+    if (!model) model = std::make_unique<TierModel<T>>(model_, capacity, stream_, formats());
     return *model;
   }
 
@@ -408,7 +413,8 @@ class Engine::Typed : public Impl {
   }
 
   StreamedModel<T>* streamed(TierModel<T>& model) {
-    return options_.fused && !coded_windows() && stream_.device() != Device::Cpu
+    const auto stored = formats();
+    return options_.fused && !stored.coded_windows && !stored.narrow_states && stream_.device() != Device::Cpu
                ? model.streamed(stream_, options_.codes_from)
                : nullptr;
   }

@@ -33,8 +33,11 @@ struct EngineOptions {
   bool sample_on_device = true;
   std::size_t codes_from = kCodesFrom;
   // Caches of sliding windows hold E4M3 codes with a scale per row and head (kernels/coded_rows.h): half the memory of
-  // bf16, but slower. Single tokens then run as recorded passes, not as one kernel.
+  // bf16, and faster steps of many sequences. Single tokens then run as recorded passes, not as one kernel.
   bool fp8_windows = false;
+  // Recurrent states are stored in bf16: half the memory, and faster steps of many sequences. Single tokens then run as
+  // recorded passes, not as one kernel.
+  bool bf16_states = false;
   // No recorded launches, for measurements.
   bool eager = false;
   Index piece = 0;  // most tokens of a slot in one pass; 0: chosen for the device

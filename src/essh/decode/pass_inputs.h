@@ -14,7 +14,7 @@ struct PassInputs {
   // Where each kind begins; pointers into entering states at 0.
   std::size_t leaving = 0, positions = 0, channels = 0, units = 0, tokens = 0;
   bool mixed = false;  // some sequence has a smaller capacity than the pass
-  bool coded_windows = false;
+  bool coded_windows = false, narrow_states = false;
   std::uint64_t pointers = 0;  // changes with the pointers
 
   // All but the tokens. steps: how many tokens of this pass each sequence's slot has taken before; empty for none.
@@ -67,7 +67,8 @@ struct PassInputs {
                         .entering = mirrored<std::byte*>(device, 0),
                         .leaving = mirrored<std::byte*>(device, leaving),
                         .longest = longest,
-                        .coded_windows = coded_windows};
+                        .coded_windows = coded_windows,
+                        .narrow_states = narrow_states};
     if (mixed) {
       batch.channels = mirrored<std::int32_t>(device, channels);
       batch.units = mirrored<std::int32_t>(device, units);

@@ -30,7 +30,7 @@ void upload_weight(Stream& stream, const Weight& from, V* to) {
 }  // namespace
 
 template <class T>
-TierModel<T>::TierModel(const StoredModel& stored, Capacity capacity, Stream& stream, bool coded_windows)
+TierModel<T>::TierModel(const StoredModel& stored, Capacity capacity, Stream& stream, const StateFormats& formats)
     : capacity_(capacity), model_(slice(stored.config(), capacity)), coded_(stored.coded(capacity)) {
   const auto& layout = model_.layout();
   const auto sliced = slice(stored.config(), stored.weights(), capacity);
@@ -49,7 +49,7 @@ TierModel<T>::TierModel(const StoredModel& stored, Capacity capacity, Stream& st
     }
     weights_ = weights_in<T>(layout, matrices_.data() - first, tables_.data());
   }
-  parts_ = model_state(model_.config(), format_of<T>(), coded_windows);
+  parts_ = model_state(model_.config(), formats);
   for (const auto& part : parts_) {
     offsets_.push_back(fixed_bytes_);
     if (part.kind == StatePart::Kind::Fixed)

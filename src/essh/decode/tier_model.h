@@ -16,7 +16,7 @@ namespace essh {
 template <class T>
 class TierModel {
  public:
-  TierModel(const StoredModel& stored, Capacity capacity, Stream& stream, bool coded_windows = false);
+  TierModel(const StoredModel& stored, Capacity capacity, Stream& stream, const StateFormats& formats);
   TierModel(const TierModel&) = delete;
   TierModel& operator=(const TierModel&) = delete;
 

@@ -17,9 +17,9 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 // Recurrent state is read and written; of a cache, the visible rows are read.
-double state_traffic(const ModelConfig& config, Format rows, bool coded_windows, Index depth) {
+double state_traffic(const ModelConfig& config, const StateFormats& formats, Index depth) {
   double bytes = 0;
-  for (const auto& part : model_state(config, rows, coded_windows)) {
+  for (const auto& part : model_state(config, formats)) {
     const auto row = static_cast<double>(stored_bytes(part.format, part.columns));
     if (part.kind == StatePart::Kind::Fixed)
       bytes += 2 * row;
@@ -27,6 +27,12 @@ double state_traffic(const ModelConfig& config, Format rows, bool coded_windows,
       bytes += row * static_cast<double>(part.window > 0 ? std::min(part.window, depth) : depth);
   }
   return bytes;
+}
+
+StateFormats formats_of(const Engine& engine, const EngineOptions& options) {
+  return {.rows = engine.precision() == Precision::BFloat16 ? Format::BF16 : Format::F32,
+          .coded_windows = options.fp8_windows,
+          .narrow_states = options.bf16_states};
 }
 
 }  // namespace
@@ -75,10 +81,9 @@ DecodingRates measure_decoding(const StoredModel& model, const Tier& tier, Strea
   }
   result.weights = engine.step_weights(alone, bench.batch);
   result.state_bytes = engine.state_bytes(slots[0]);
-  const auto rows = engine.precision() == Precision::BFloat16 ? Format::BF16 : Format::F32;
-  result.moved_bytes =
-      static_cast<double>(result.weights.bytes) +
-      static_cast<double>(bench.batch) * state_traffic(engine.config(), rows, engine_options.fp8_windows, bench.depth);
+  result.moved_bytes = static_cast<double>(result.weights.bytes) +
+                       static_cast<double>(bench.batch) *
+                           state_traffic(engine.config(), formats_of(engine, engine_options), bench.depth);
   return result;
 }
 
@@ -87,7 +92,7 @@ DecodingRates measure_mixed_decoding(const StoredModel& model, const std::vector
   ESSH_ASSERT(!tiers.empty() && bench.batch > 0 && bench.depth > 0 && bench.steps > 0 && bench.repetitions > 0);
   engine_options.mixed_tiers = true;
   Engine engine(model, stream, engine_options);
-  const auto rows = engine.precision() == Precision::BFloat16 ? Format::BF16 : Format::F32;
+  const auto formats = formats_of(engine, engine_options);
   Rng rng(1);
   std::vector<std::int32_t> prompt(static_cast<std::size_t>(bench.depth));
   for (auto& token : prompt)
@@ -106,8 +111,7 @@ DecodingRates measure_mixed_decoding(const StoredModel& model, const std::vector
       if (weights.bytes > result.weights.bytes) result.weights = weights;
     }
     result.state_bytes += engine.state_bytes(slots.back()) / static_cast<std::size_t>(bench.batch);
-    result.moved_bytes +=
-        state_traffic(slice(model.config(), tiers[t].capacity), rows, engine_options.fp8_windows, bench.depth);
+    result.moved_bytes += state_traffic(slice(model.config(), tiers[t].capacity), formats, bench.depth);
   }
   result.moved_bytes += static_cast<double>(result.weights.bytes);
   std::vector<std::int32_t> last(slots.size(), prompt[0]);

@@ -22,6 +22,7 @@ struct SelectiveMix {
   Vector<Wide<T>* const> leaving;  // (=) state after the last token; may be empty, leaving[b] may equal entering[b]
   double factor_range = admitted_decay<Wide<T>>();
   Vector<const std::int32_t> kept = {};  // single tokens only, as in SelectiveStep
+  bool narrow_states = false;            // entering and leaving hold bf16 instead of Wide<T>
 
   // Every sequence advances by one token: runs the recurrent step, not a chunk of length one.
   bool single_tokens() const { return length == 1 && entering.size > 0 && leaving.size > 0; }
@@ -56,7 +57,8 @@ void run_parts(Stream& stream, const SelectiveMix<T>& op, Matrix<Wide<T>> write,
                                         .entering = op.entering,
                                         .leaving = op.leaving,
                                         .z = op.z,
-                                        .kept = op.kept});
+                                        .kept = op.kept,
+                                        .narrow_states = op.narrow_states});
   run(stream, SelectiveScanForward<T>{.sequences = op.sequences,
                                       .length = op.length,
                                       .width = op.width,
@@ -69,7 +71,8 @@ void run_parts(Stream& stream, const SelectiveMix<T>& op, Matrix<Wide<T>> write,
                                       .z = op.z,
                                       .boundary = {},
                                       .leaving = op.leaving,
-                                      .factor_range = op.factor_range});
+                                      .factor_range = op.factor_range,
+                                      .narrow_states = op.narrow_states});
 }
 
 }  // namespace essh

@@ -52,6 +52,7 @@ struct SelectiveScanForward {
   Matrix<Wide<T>> boundary;  // (=) (sequences * chunks) x state entering each chunk, kept for backward; may be empty
   Vector<Wide<T>* const> leaving;  // (=) state after the last token; may be empty, leaving[b] may equal entering[b]
   double factor_range = admitted_decay<Wide<T>>();
+  bool narrow_states = false;  // entering and leaving hold bf16 instead of Wide<T>
 };
 
 // `boundary` comes from the forward pass. Gradients of inputs are set (=), gradients of the modal tables accumulate
@@ -85,6 +86,7 @@ struct SelectiveStep {
   // Channels kept by each sequence; empty means all. Channels beyond have no state and read out zero. The readout is
   // scaled by sqrt(channels / kept), so that one scale of the output product fits every sequence.
   Vector<const std::int32_t> kept = {};
+  bool narrow_states = false;  // entering and leaving hold bf16 instead of Wide<T>
 };
 
 inline Index scan_chunks(Index length) {

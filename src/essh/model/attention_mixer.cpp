@@ -243,12 +243,13 @@ std::vector<ModelTensor> attention_mixer_tensors(const ModelConfig& c, Index lay
   return list;
 }
 
-std::vector<StatePart> attention_mixer_state(const ModelConfig& c, Index layer, Format rows, bool coded_windows) {
+std::vector<StatePart> attention_mixer_state(const ModelConfig& c, Index layer, const StateFormats& formats) {
   const auto sizes = sizes_of(c, layer);
-  const bool coded = coded_windows && sizes.window > 0;
+  const bool coded = formats.coded_windows && sizes.window > 0;
   const Index columns =
-      coded ? coded_row_bytes(sizes.row_width(), sizes.head_dim) / stored_bytes(rows, 1) : sizes.row_width();
-  const StatePart part{.kind = StatePart::Kind::Rows, .format = rows, .columns = columns, .window = sizes.window};
+      coded ? coded_row_bytes(sizes.row_width(), sizes.head_dim) / stored_bytes(formats.rows, 1) : sizes.row_width();
+  const StatePart part{
+      .kind = StatePart::Kind::Rows, .format = formats.rows, .columns = columns, .window = sizes.window};
   return {part, part};
 }
 

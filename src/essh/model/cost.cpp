@@ -13,7 +13,7 @@ Cost cost_of(const ModelConfig& family, Capacity capacity) {
   const auto config = slice(family, capacity);
   Cost cost;
   for (const auto& spec : tensor_list(config)) cost.parameters += spec.rows * spec.cols;
-  for (const auto& part : model_state(config, Format::BF16)) {
+  for (const auto& part : model_state(config, {.rows = Format::BF16})) {
     const Index bytes = stored_bytes(part.format, part.columns);
     if (part.kind == StatePart::Kind::Fixed)
       cost.state_bytes += bytes;

@@ -10,9 +10,9 @@ std::vector<ModelTensor> mixer_tensors(const ModelConfig& config, Index layer) {
                                                    : attention_mixer_tensors(config, layer);
 }
 
-std::vector<StatePart> mixer_state(const ModelConfig& config, Index layer, Format rows, bool coded_windows) {
-  return config.kind(layer) == MixerKind::Spectral ? spectral_mixer_state(config)
-                                                   : attention_mixer_state(config, layer, rows, coded_windows);
+std::vector<StatePart> mixer_state(const ModelConfig& config, Index layer, const StateFormats& formats) {
+  return config.kind(layer) == MixerKind::Spectral ? spectral_mixer_state(config, formats)
+                                                   : attention_mixer_state(config, layer, formats);
 }
 
 Index mixer_work(const ModelConfig& config, Index layer, Index context) {
@@ -26,10 +26,10 @@ std::unique_ptr<Mixer<T>> make_mixer(const ModelConfig& config, const ParameterL
   return make_attention_mixer<T>(config, layout, layer);
 }
 
-std::vector<StatePart> model_state(const ModelConfig& config, Format rows, bool coded_windows) {
+std::vector<StatePart> model_state(const ModelConfig& config, const StateFormats& formats) {
   std::vector<StatePart> parts;
   for (Index layer = 0; layer < config.num_hidden_layers; ++layer) {
-    for (const auto& part : mixer_state(config, layer, rows, coded_windows)) parts.push_back(part);
+    for (const auto& part : mixer_state(config, layer, formats)) parts.push_back(part);
   }
   return parts;
 }

@@ -38,6 +38,13 @@ struct StatePart {
   Index window = 0;
 };
 
+// How the state of a sequence is stored.
+struct StateFormats {
+  Format rows;                 // keys and values
+  bool coded_windows = false;  // rows of sliding attention are those of kernels/coded_rows.h, `columns` of their size
+  bool narrow_states = false;  // recurrent states are in bf16, not float32
+};
+
 // Rows of a ring buffer beyond its window, so that recent tokens can be rolled back: position p is in row p % (window +
 // kSpareRows).
 inline constexpr Index kSpareRows = 16;
@@ -62,8 +69,8 @@ struct SequenceBatch {
   // Indexed by state component and sequence. Fixed components are read from `entering` and written to `leaving` (may be
   // equal); row components have the same memory in both.
   Mirrored<std::byte*> entering, leaving;
-  Index longest = 0;           // bound on the positions after this pass, and after any replay of it
-  bool coded_windows = false;  // caches of sliding attention are rows of kernels/coded_rows.h
+  Index longest = 0;  // bound on the positions after this pass, and after any replay of it
+  bool coded_windows = false, narrow_states = false;  // as in StateFormats
   // Channels and units of each sequence, where they have single tokens and capacities of their own below the pass's;
   // else null.
   Mirrored<std::int32_t> channels = {}, units = {};
@@ -115,15 +122,13 @@ class Mixer {
 
 // The tensors of a layer's mixer; names without the layer's prefix.
 std::vector<ModelTensor> mixer_tensors(const ModelConfig& config, Index layer);
-// The mixer's state, with rows stored in the format `rows`; with coded_windows, those of sliding attention as in
-// SequenceBatch, `columns` of the same size in bytes.
-std::vector<StatePart> mixer_state(const ModelConfig& config, Index layer, Format rows, bool coded_windows = false);
+std::vector<StatePart> mixer_state(const ModelConfig& config, Index layer, const StateFormats& formats);
 // Multiply-adds per token in decoding after `context` tokens.
 Index mixer_work(const ModelConfig& config, Index layer, Index context);
 template <class T>
 std::unique_ptr<Mixer<T>> make_mixer(const ModelConfig& config, const ParameterLayout& layout, Index layer);
 
 // The state of a sequence of a whole model, layer by layer.
-std::vector<StatePart> model_state(const ModelConfig& config, Format rows, bool coded_windows = false);
+std::vector<StatePart> model_state(const ModelConfig& config, const StateFormats& formats);
 
 }  // namespace essh

@@ -18,7 +18,7 @@ Model<T>::Model(const ModelConfig& config)
     blocks_.push_back({layout_.find(layer, "input_layernorm.weight"),
                        layout_.find(layer, "post_attention_layernorm.weight"), make_mixer<T>(config_, layout_, layer),
                        FeedForward<T>(layout_, layer), parts});
-    parts += mixer_state(config_, layer, format_of<T>()).size();
+    parts += mixer_state(config_, layer, {.rows = format_of<T>()}).size();
   }
 }
 

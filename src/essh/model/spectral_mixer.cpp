@@ -150,7 +150,8 @@ class SpectralMixer : public Mixer<T> {
       const auto rows = [&](Matrix<T> m) { return m.middle(segment.first_row, segment.sequences * segment.length); };
       mix(pass, weights, segment.sequences, segment.length, rows(projection),
           sequences.states<const W>(sequences.entering, first_part, segment), rows(z),
-          sequences.states<W>(sequences.leaving, first_part, segment), sequences.channels_of(segment));
+          sequences.states<W>(sequences.leaving, first_part, segment), sequences.channels_of(segment),
+          sequences.narrow_states);
     }
     add_output(pass, weights, z, x, x);
   }
@@ -163,8 +164,8 @@ class SpectralMixer : public Mixer<T> {
 
   // z = scan (or single step) of the projections, without a tape. Continues from the states, if given.
   void mix(const Pass& pass, const Weights& weights, Index sequences, Index length, Matrix<T> projection,
-           Vector<const W* const> entering, Matrix<T> z, Vector<W* const> leaving,
-           Vector<const std::int32_t> kept = {}) const {
+           Vector<const W* const> entering, Matrix<T> z, Vector<W* const> leaving, Vector<const std::int32_t> kept = {},
+           bool narrow_states = false) const {
     const auto linear = projections(pass.capacity);
     const Index channels = pass.capacity.channels, rows = channels * modes_;
     launch(pass.stream, SelectiveMix<T>{.sequences = sequences,
@@ -183,7 +184,8 @@ class SpectralMixer : public Mixer<T> {
                                         .entering = entering,
                                         .z = z,
                                         .leaving = leaving,
-                                        .kept = kept});
+                                        .kept = kept,
+                                        .narrow_states = narrow_states});
   }
 
   // Computes the gates from the logits in kept.projection.
@@ -297,9 +299,9 @@ std::vector<ModelTensor> spectral_mixer_tensors(const ModelConfig& c) {
   return list;
 }
 
-std::vector<StatePart> spectral_mixer_state(const ModelConfig& c) {
+std::vector<StatePart> spectral_mixer_state(const ModelConfig& c, const StateFormats& formats) {
   return {{.kind = StatePart::Kind::Fixed,
-           .format = Format::F32,
+           .format = formats.narrow_states ? Format::BF16 : Format::F32,
            .columns = 2 * c.spectral_channels * c.spectral_modes * c.channel_width}};
 }
 

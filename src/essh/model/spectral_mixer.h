@@ -14,7 +14,7 @@ struct SpectralTape : MixerTape {
 };
 
 std::vector<ModelTensor> spectral_mixer_tensors(const ModelConfig& config);
-std::vector<StatePart> spectral_mixer_state(const ModelConfig& config);
+std::vector<StatePart> spectral_mixer_state(const ModelConfig& config, const StateFormats& formats);
 Index spectral_mixer_work(const ModelConfig& config);
 template <class T>
 std::unique_ptr<Mixer<T>> make_spectral_mixer(const ModelConfig& config, const ParameterLayout& layout, Index layer);

@@ -186,8 +186,14 @@ TEST_P(EngineCuda, TunedLaunchesChangeNoBit) {
 
 TEST_P(EngineCuda, WindowsInEightBits) {
   Stream stream(std::make_unique<cuda::Stream>());
-  check_fp8_windows(stream, {.precision = precision()}, precision() == Precision::Float32 ? 2e-2 : 6e-2,
-                    family_model());
+  check_rounded_states(stream, {.precision = precision()}, &EngineOptions::fp8_windows,
+                       precision() == Precision::Float32 ? 2e-2 : 6e-2, family_model());
+}
+
+TEST_P(EngineCuda, StatesInBFloat16) {
+  Stream stream(std::make_unique<cuda::Stream>());
+  check_rounded_states(stream, {.precision = precision()}, &EngineOptions::bf16_states,
+                       precision() == Precision::Float32 ? 4e-2 : 6e-2, family_model());
 }
 
 INSTANTIATE_TEST_SUITE_P(Precisions, EngineCuda,

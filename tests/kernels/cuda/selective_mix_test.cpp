@@ -141,6 +141,32 @@ void check_mix(const MixCase& size) {
   EXPECT_EQ(std::memcmp(c.data(), d.data(), c.size() * sizeof(float)), 0);
 }
 
+// States in bf16 are read as they are and written rounded; the outputs are those of wide states.
+template <class T>
+void check_narrow_states(const MixCase& size) {
+  SCOPED_TRACE(::testing::Message() << size.sequences << " x " << size.length << ", " << size.channels << " channels, "
+                                    << size.modes << " modes, width " << size.width);
+  MixProblem p(size);
+  const TwinMatrix<BFloat16> entering(p.entering), leaving(p.entering);  // rounds the host's numbers
+  const Twin<T> wide(p), narrow(p);
+  run(gpu(), wide.op());
+  auto op = narrow.op();
+  op.entering = {reinterpret_cast<const float* const*>(entering.rows().data), size.sequences};
+  op.leaving = {reinterpret_cast<float* const*>(leaving.rows().data), size.sequences};
+  op.narrow_states = true;
+  run(gpu(), op);
+  const auto a = wide.z.download(), b = narrow.z.download();
+  EXPECT_EQ(std::memcmp(a.data(), b.data(), a.size() * sizeof(T)), 0);
+  const auto states = wide.leaving.download();
+  const auto rounded = leaving.download();
+  for (Index r = 0; r < size.sequences; ++r) {
+    for (Index c = 0; c < p.entering.view.cols; ++c) {
+      const auto i = static_cast<std::size_t>(r * p.entering.view.stride + c);
+      ASSERT_EQ(rounded[i].bits, BFloat16(states[i]).bits) << r << ", " << c;
+    }
+  }
+}
+
 template <class T>
 class SelectiveMixCuda : public ::testing::Test {};
 TYPED_TEST_SUITE(SelectiveMixCuda, TwinTypes);
@@ -160,6 +186,18 @@ TYPED_TEST(SelectiveMixCuda, AgreesWithTheCpuAndWithItsParts) {
                               {2, 1, 3, 8, 27},
                               {2, 1, 2, 12, 40}})
     check_mix<TypeParam>(size);
+}
+
+TYPED_TEST(SelectiveMixCuda, NarrowStatesAreTheRoundedOnes) {
+  ESSH_NEEDS_GPU();
+  for (const MixCase& size : {MixCase{2, 200, 7, 8, 28},
+                              {1, 65, 32, 8, 64},
+                              {1, 130, 2, 12, 40},
+                              {5, 1, 32, 8, 64},
+                              {3, 1, 7, 5, 24},
+                              {2, 1, 3, 8, 27},
+                              {2, 1, 2, 12, 40}})
+    check_narrow_states<TypeParam>(size);
 }
 
 }  // namespace

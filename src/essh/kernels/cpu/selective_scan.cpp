@@ -13,6 +13,26 @@ using cpu::ChunkFactors;
 using cpu::RotationTable;
 using cpu::Scratch;
 
+// A channel's state, `size` numbers from `first` on, from and to memory that holds T, or bf16 if narrow.
+template <class T>
+void load_state(const T* from, bool narrow, Index first, Index size, T* state) {
+  if (!narrow) {
+    std::copy_n(from + first, size, state);
+    return;
+  }
+  const auto* rounded = reinterpret_cast<const BFloat16*>(from) + first;
+  std::transform(rounded, rounded + size, state, [](BFloat16 x) { return static_cast<T>(static_cast<float>(x)); });
+}
+template <class T>
+void store_state(const T* state, bool narrow, Index first, Index size, T* to) {
+  if (!narrow) {
+    std::copy_n(state, size, to + first);
+    return;
+  }
+  std::transform(state, state + size, reinterpret_cast<BFloat16*>(to) + first,
+                 [](T x) { return BFloat16(static_cast<float>(x)); });
+}
+
 // state = through R(theta n) state, for every mode of one channel; state is [2 modes][width].
 template <class T>
 void carry_state(const ChunkFactors<T>& f, T* state, Index width) {
@@ -39,7 +59,7 @@ void scan_forward(Scratch& scratch, const SelectiveScanForward<T>& op, const Rot
   if (op.entering.empty())
     std::fill_n(state, size, T(0));
   else
-    std::copy_n(op.entering[sequence] + channel * size, size, state);
+    load_state(op.entering[sequence], op.narrow_states, channel * size, size, state);
   for (Index chunk = 0; chunk < chunks; ++chunk) {
     const Index first = sequence * op.length + chunk * kScanChunk;
     const Index n = std::min(kScanChunk, op.length - chunk * kScanChunk);
@@ -52,7 +72,7 @@ void scan_forward(Scratch& scratch, const SelectiveScanForward<T>& op, const Rot
     carry_state(f, state, width);
     cpu::add_product<T>(2 * modes, width, n, {f.w, kScanChunk, 1}, v, width, state, width);
   }
-  if (!op.leaving.empty()) std::copy_n(state, size, op.leaving[sequence] + channel * size);
+  if (!op.leaving.empty()) store_state(state, op.narrow_states, channel * size, size, op.leaving[sequence]);
 }
 
 // Gradients of one channel's modal tables summed over one sequence, per mode.
@@ -352,6 +372,8 @@ void run(cpu::Stream& stream, const SelectiveStep<T>& op) {
     double* gamma = scratch.take<double>(modes);
     double* cosine = scratch.take<double>(modes);
     double* sine = scratch.take<double>(modes);
+    const Index size = 2 * modes * width;
+    T* widened = op.narrow_states ? scratch.take<T>(size) : nullptr;
     Index known = -1;
     for (Index task = begin; task < end; ++task) {
       const Index k = task / rows, r = task % rows;
@@ -368,9 +390,9 @@ void run(cpu::Stream& stream, const SelectiveStep<T>& op) {
         std::fill_n(z, width, T(0));
         continue;
       }
-      const Index size = 2 * modes * width;
-      T* state = op.leaving[r] + k * size;
-      if (op.entering[r] != op.leaving[r]) std::copy_n(op.entering[r] + k * size, size, state);
+      T* state = widened ? widened : op.leaving[r] + k * size;
+      if (widened || op.entering[r] != op.leaving[r])
+        load_state(op.entering[r], op.narrow_states, k * size, size, state);
       std::fill_n(z, width, T(0));
       T current = 0;
       for (Index i = 0; i < modes; ++i) {
@@ -389,6 +411,7 @@ void run(cpu::Stream& stream, const SelectiveStep<T>& op) {
           z[p] += out_first * x + out_second * y;
         }
       }
+      if (widened) store_state(widened, true, k * size, size, op.leaving[r]);
       for (Index p = 0; p < width; ++p) z[p] -= current * v[p];
       if (op.kept.size > 0) {
         const T scale = static_cast<T>(std::sqrt(static_cast<double>(channels) / static_cast<double>(op.kept[r])));

@@ -1,4 +1,5 @@
 #include "essh/device/cuda/launch.cuh"
+#include "essh/kernels/cuda/device/mix_step.cuh"
 #include "essh/kernels/cuda/device/scan_chunk.cuh"
 #include "essh/kernels/cuda/device/scan_sizes.cuh"
 #include "essh/kernels/cuda/device/scan_tensor_forward.cuh"
@@ -62,6 +63,8 @@ __global__ void __launch_bounds__(kTileThreads)
 }
 
 // One thread carries one value of one mode through the chunks. In: `states` holds contributions. Out: entering states.
+// S: of the states that enter and leave.
+template <class S>
 __global__ void carry_states(Index sequences, Index length, int channels, int modes, int width,
                              Vector<const float* const> entering, ScanTables tables, const float* through,
                              Matrix<float> states, Vector<float* const> leaving) {
@@ -76,8 +79,9 @@ __global__ void carry_states(Index sequences, Index length, int channels, int mo
   const float2* turns = tables.turns_of(channel, mode);
   float x = 0, y = 0;
   if (!entering.empty()) {
-    x = entering[sequence][column];
-    y = entering[sequence][column + width];
+    const S* from = reinterpret_cast<const S*>(entering[sequence]);
+    x = widen(from[column]);
+    y = widen(from[column + width]);
   }
   constexpr int kAhead = 8;
   for (Index begin = 0; begin < chunks; begin += kAhead) {
@@ -104,8 +108,9 @@ __global__ void carry_states(Index sequences, Index length, int channels, int mo
     }
   }
   if (leaving.empty()) return;
-  leaving[sequence][column] = x;
-  leaving[sequence][column + width] = y;
+  S* to = reinterpret_cast<S*>(leaving[sequence]);
+  to[column] = narrow<S>(x);
+  to[column + width] = narrow<S>(y);
 }
 
 template <class S>
@@ -154,8 +159,8 @@ __global__ void __launch_bounds__(kTileThreads)
       term<S::kInner>(s.b.rows(), Tile<float, S::kStateStride, 1>{s.state}));
 }
 
-// One thread advances one value of one channel by one token.
-template <class T>
+// One thread advances one value of one channel by one token. S: of the states.
+template <class T, class S>
 __global__ void step(SelectiveStep<T> op) {
   const int width = static_cast<int>(op.width), modes = static_cast<int>(op.modes.decay.cols);
   const Index item = Index{blockIdx.x} * blockDim.x + threadIdx.x;
@@ -169,8 +174,8 @@ __global__ void step(SelectiveStep<T> op) {
   }
   const float v = widen(op.v(sequence, column));
   const Index first = channel * modes * 2 * width + p;
-  const float* entering = op.entering[sequence] + first;
-  float* leaving = op.leaving[sequence] + first;
+  const S* entering = reinterpret_cast<const S*>(op.entering[sequence]) + first;
+  S* leaving = reinterpret_cast<S*>(op.leaving[sequence]) + first;
   float z = 0;
   for (int mode = 0; mode < modes; ++mode) {
     const Index gate = channel * modes + mode;
@@ -179,101 +184,16 @@ __global__ void step(SelectiveStep<T> op) {
     sincosf(op.modes.frequency(channel, mode), &sine, &cosine);
     const float written = op.write(sequence, gate) * v;
     const int place = 2 * mode * width;
-    const float a = entering[place], b = entering[place + width];
+    const float a = widen(entering[place]), b = widen(entering[place + width]);
     const float x = kept * (cosine * a - sine * b) + written, y = kept * (sine * a + cosine * b);
-    leaving[place] = x;
-    leaving[place + width] = y;
+    leaving[place] = narrow<S>(x);
+    leaving[place + width] = narrow<S>(y);
     const float kc = op.modes.readout_cos(channel, mode);
     z += op.read(sequence, gate) *
          (x * kc - y * op.modes.readout_sin(channel, mode) - op.modes.zero_lag(channel, mode) * kc * written);
   }
   if (op.kept.size > 0) z *= sqrtf(static_cast<float>(op.modes.decay.rows) / static_cast<float>(op.kept[sequence]));
   op.z(sequence, column) = narrow<T>(z);
-}
-
-// One token of one channel of one sequence by one warp: gates, blend, recurrence and readout. Of every mode a lane owns
-// the values at its index and 32 further, and loads the whole state before the first use.
-constexpr int kStepModes = 8, kStepWidth = 64, kStepWarps = 4;
-
-template <class T>
-__global__ void __launch_bounds__(kStepWarps * 32) mix_step(SelectiveMix<T> op) {
-  after_previous();
-  const int width = static_cast<int>(op.width), modes = static_cast<int>(op.modes.decay.cols);
-  const int channels = static_cast<int>(op.modes.decay.rows), lane = static_cast<int>(threadIdx.x) % 32;
-  const Index item = Index{blockIdx.x} * kStepWarps + threadIdx.x / 32;
-  if (item >= op.sequences * channels) return;
-  const Index sequence = item / channels;
-  const int channel = static_cast<int>(item % channels), first_gate = channel * modes;
-  const Index place = Index{first_gate} * 2 * width + lane;
-  const float* entering = op.entering[sequence] + place;
-  float* leaving = op.leaving[sequence] + place;
-  const bool inside[2] = {lane < width, lane + 32 < width};
-  const int kept_channels = op.kept.size > 0 ? op.kept[sequence] : channels;
-  if (channel >= kept_channels) {
-#pragma unroll
-    for (int i = 0; i < 2; ++i)
-      if (inside[i]) op.z(sequence, channel * width + lane + 32 * i) = narrow<T>(0);
-    return;
-  }
-  float a[kStepModes][2], b[kStepModes][2], v[2];
-#pragma unroll
-  for (int mode = 0; mode < kStepModes; ++mode) {
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const bool there = mode < modes && inside[i];
-      a[mode][i] = there ? entering[2 * mode * width + 32 * i] : 0.0f;
-      b[mode][i] = there ? entering[(2 * mode + 1) * width + 32 * i] : 0.0f;
-    }
-  }
-#pragma unroll
-  for (int i = 0; i < 2; ++i) v[i] = inside[i] ? widen(op.v0(sequence, channel * width + lane + 32 * i)) : 0.0f;
-  // Eight lanes each for write, read, the clock's decay, and the rotation of a mode.
-  float gate = 0, sine = 0;
-  if (const int mode = lane % 8, kind = lane / 8; mode < modes) {
-    const auto logit = [&](const Matrix<T>& logits, const Vector<const float>& bias) {
-      return widen(logits(sequence, first_gate + mode)) + bias[first_gate + mode];
-    };
-    if (kind == 0) {
-      gate = 2 * sigmoid(logit(op.write_logits, op.write_bias));
-    } else if (kind == 1) {
-      gate = 2 * sigmoid(logit(op.read_logits, op.read_bias));
-    } else if (kind == 2) {
-      gate = sigmoid(-logit(op.clock_logits, op.clock_bias));  // exp(-softplus)
-    } else {
-      const float rho = sigmoid(-op.modes.decay(channel, mode));
-      float cosine;
-      sincosf(op.modes.frequency(channel, mode), &sine, &cosine);
-      gate = rho * cosine;
-      sine *= rho;
-    }
-  }
-  const float scale = blend_scale(op.blend[channel],
-                                  inverse_rms(warp_sum(v[0] * v[0] + v[1] * v[1]), width, static_cast<float>(op.eps)));
-  float z[2] = {0, 0};
-#pragma unroll
-  for (int mode = 0; mode < kStepModes; ++mode) {
-    if (mode >= modes) break;
-    constexpr unsigned kAll = 0xffffffffu;
-    const float write = scale * __shfl_sync(kAll, gate, mode), read = __shfl_sync(kAll, gate, 8 + mode);
-    const float kept = __shfl_sync(kAll, gate, 16 + mode);
-    const float c = kept * __shfl_sync(kAll, gate, 24 + mode), s = kept * __shfl_sync(kAll, sine, 24 + mode);
-    const float kc = op.modes.readout_cos(channel, mode), ks = op.modes.readout_sin(channel, mode);
-    const float now = op.modes.zero_lag(channel, mode) * kc;
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const float written = write * v[i];
-      const float x = c * a[mode][i] - s * b[mode][i] + written, y = s * a[mode][i] + c * b[mode][i];
-      z[i] += read * (x * kc - y * ks - now * written);
-      if (inside[i]) {
-        leaving[2 * mode * width + 32 * i] = x;
-        leaving[(2 * mode + 1) * width + 32 * i] = y;
-      }
-    }
-  }
-  const float grown = sqrtf(static_cast<float>(channels) / static_cast<float>(kept_channels));
-#pragma unroll
-  for (int i = 0; i < 2; ++i)
-    if (inside[i]) op.z(sequence, channel * width + lane + 32 * i) = narrow<T>(z[i] * grown);
 }
 
 }  // namespace
@@ -302,9 +222,10 @@ void scan(cuda::Stream& stream, const Op& op, const Matrix<float>& boundary, con
   const Index tracks = op.sequences * channels * modes * op.width;
   const auto run_passes = [&](Index threads, const Vector<float* const>& leaving) {
     increments(grid, tables, states, through);
-    launch(stream, "scan_states", {blocks_for(tracks, threads), static_cast<unsigned>(threads), 0, true}, carry_states,
-           op.sequences, op.length, static_cast<int>(channels), static_cast<int>(modes), static_cast<int>(op.width),
-           op.entering, tables, through, states, leaving);
+    launch(stream, "scan_states", {blocks_for(tracks, threads), static_cast<unsigned>(threads), 0, true},
+           op.narrow_states ? carry_states<BFloat16> : carry_states<float>, op.sequences, op.length,
+           static_cast<int>(channels), static_cast<int>(modes), static_cast<int>(op.width), op.entering, tables,
+           through, states, leaving);
     outputs(grid, tables, states);
   };
   // Trials leave no state, because it may overwrite the entering one.
@@ -356,10 +277,9 @@ void run(cuda::Stream& stream, const SelectiveScanForward<T>& op) {
 template <class T>
 void run(cuda::Stream& stream, const SelectiveMix<T>& op) {
   if (op.sequences == 0 || op.length == 0) return;
-  if (op.single_tokens() && op.modes.decay.cols <= kStepModes && op.width <= kStepWidth)
-    return launch(stream, "selective step",
-                  {blocks_for(op.sequences * op.modes.decay.rows, kStepWarps), kStepWarps * 32, 0, true}, mix_step<T>,
-                  op);
+  if (op.single_tokens() && op.modes.decay.cols <= device::kStepModes && op.width <= device::kStepWidth)
+    return op.narrow_states ? device::launch_mix_step<T, BFloat16>(stream, op)
+                            : device::launch_mix_step<T, float>(stream, op);
   if constexpr (std::is_same_v<T, BFloat16>) {
     if (!op.single_tokens() && fits_tensor_scan(op.modes.decay.cols, op.width)) return tensor_scan(stream, op, {});
     Scratch scratch(stream);
@@ -375,7 +295,8 @@ void run(cuda::Stream& stream, const SelectiveMix<T>& op) {
 
 template <class T>
 void run(cuda::Stream& stream, const SelectiveStep<T>& op) {
-  launch(stream, "selective_step", {blocks_for(op.v.rows * op.v.cols, 128), 128}, step<T>, op);
+  launch(stream, "selective_step", {blocks_for(op.v.rows * op.v.cols, 128), 128},
+         op.narrow_states ? step<T, BFloat16> : step<T, float>, op);
 }
 
 template void run(cuda::Stream&, const SelectiveScanForward<float>&);

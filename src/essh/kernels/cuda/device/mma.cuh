@@ -68,9 +68,10 @@ __device__ __forceinline__ void copy_async_float(std::uint32_t to, const void* f
 __device__ __forceinline__ void end_copies() {
   asm volatile("cp.async.commit_group;" ::: "memory");
 }
-// Waits for this thread's copies.
+// Waits for this thread's copies, but for its kLater last groups.
+template <int kLater = 0>
 __device__ __forceinline__ void wait_for_copies() {
-  asm volatile("cp.async.wait_group 0;" ::: "memory");
+  asm volatile("cp.async.wait_group %0;" ::"n"(kLater) : "memory");
 }
 
 }  // namespace essh::cuda::device
