@@ -52,8 +52,15 @@ TYPED_TEST(CudaCodedRows, StepsAgreeWithTheCpu) {
   struct Shape {
     Index heads, kv_heads, head_dim, window, ring;
   };
-  for (const auto& [heads, kv_heads, head_dim, window, ring] :
-       {Shape{1, 1, 8, 1, 17}, {4, 2, 64, 50, 66}, {6, 1, 128, 300, 316}, {3, 3, 40, 130, 146}}) {
+  for (const auto& [heads, kv_heads, head_dim, window, ring] : {Shape{1, 1, 8, 1, 17},
+                                                                {4, 2, 64, 50, 66},
+                                                                {6, 1, 128, 300, 316},
+                                                                {3, 3, 40, 130, 146},
+                                                                // Streamed rows.
+                                                                {32, 32, 64, 300, 316},
+                                                                {14, 14, 64, 129, 145},
+                                                                {16, 8, 128, 200, 216},
+                                                                {17, 17, 128, 40, 56}}) {
     const Index sequences = 5, width = kv_heads * head_dim, row_bytes = coded_row_bytes(width, head_dim);
     const Index bytes = ring * row_bytes;
     std::vector<Index> positions;

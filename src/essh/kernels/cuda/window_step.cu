@@ -1,6 +1,7 @@
 #include <cmath>
 
 #include "essh/kernels/cuda/device/coded_part.cuh"
+#include "essh/kernels/cuda/device/window_stream.cuh"
 #include "essh/kernels/cuda/row_shares.cuh"
 #include "essh/kernels/window_step.h"
 
@@ -9,29 +10,12 @@ namespace {
 
 using cuda::widen;
 using cuda::device::CodedPart;
+using cuda::device::is_aligned;
 using cuda::device::LanePart;
 using cuda::device::Share;
+using cuda::device::StepOperands;
+using cuda::device::StepShape;
 using cuda::device::WeightedSum;
-
-template <class T>
-struct StepOperands {
-  Matrix<const T> q, k, v;
-  T* const* keys;
-  T* const* values;
-  const Index* positions;
-  Matrix<T> out;
-};
-struct StepShape {
-  int kv_heads, group, head_dim;  // `group` query heads read one kv head
-  Index window, rows;
-  float scale;
-  bool aligned;  // rows of the operands, and of caches whose address is a multiple of 16 bytes
-  bool appends;  // the new row to the caches
-};
-
-__device__ bool is_aligned(const void* pointer) {
-  return reinterpret_cast<std::uintptr_t>(pointer) % 16 == 0;
-}
 
 // One kv head of one sequence, and its caches.
 template <class T>
@@ -190,6 +174,55 @@ void with_queries(Index group, const Body& body) {
     body.template operator()<4>();
 }
 
+// How all heads of a step are streamed together; without slots if they are not. A function of the model's shape: bits
+// do not depend on the batch. Rows in bf16 are not streamed: that is slower than a block per head.
+cuda::device::StreamShape stream_shape(const cuda::Stream& stream, const WindowStep<BFloat16>& op) {
+  using namespace cuda::device;
+  const Index kv_heads = op.k.cols / op.head_dim, group = op.q.cols / op.k.cols;
+  const bool fits = op.coded && stream.early_launches() && (op.head_dim == 64 || op.head_dim == 128) && kv_heads >= 8 &&
+                    kv_heads <= kStreamHeads && group * kv_heads <= kStreamHeads && group <= 2;
+  if (!fits) return {};
+  constexpr Index kSlotRows = 8;
+  const Index row = coded_row_bytes(op.k.cols, op.head_dim);
+  const Index slots = std::min<Index>(kStreamSlots, kStreamMemory / (2 * kSlotRows * row));
+  return {static_cast<int>(row), int{kSlotRows}, slots < 2 ? 0 : static_cast<int>(slots)};
+}
+
+void run_streamed(cuda::Stream& stream, const WindowStep<BFloat16>& op, const cuda::device::StreamShape& rows) {
+  using namespace cuda::device;
+  const Index kv_heads = op.k.cols / op.head_dim, group = op.q.cols / op.k.cols, sequences = op.q.rows;
+  const Index seen = std::min(op.longest, op.window);
+  cuda::Scratch scratch(stream);
+  const auto shares = cuda::shares_of(stream, scratch, sequences * kv_heads * group, 1, seen, op.head_dim);
+  const StepOperands<BFloat16> x{op.q, op.k, op.v, op.keys.data, op.values.data, op.positions.data, op.out};
+  const StepShape shape{.kv_heads = static_cast<int>(kv_heads),
+                        .group = static_cast<int>(group),
+                        .head_dim = static_cast<int>(op.head_dim),
+                        .window = op.window,
+                        .rows = op.rows,
+                        .scale = static_cast<float>(1 / std::sqrt(static_cast<double>(op.head_dim))),
+                        .aligned = true,
+                        .appends = true};
+  const auto launch = [&]<int kLanes, int kQueries, int kHeads>() {
+    const auto warps = static_cast<unsigned>(std::min<Index>(kv_heads, kStreamWarps));
+    const Index blocks = std::min<Index>(stream.multiprocessors(), sequences * shares.most);
+    cuda::launch(stream, "coded window step",
+                 {.grid = dim3(static_cast<unsigned>(blocks)),
+                  .block = dim3(32 * (warps + 1)),
+                  .shared = static_cast<std::size_t>(rows.slots) * static_cast<std::size_t>(rows.slot_bytes())},
+                 attend_streamed<kLanes, kQueries, kHeads>, shape, x, shares, static_cast<int>(sequences), rows);
+  };
+  const auto with_heads = [&]<int kLanes>() {
+    if (group == 2)
+      launch.template operator()<kLanes, 2, 1>();
+    else if (kv_heads > kStreamWarps)
+      launch.template operator()<kLanes, 1, 2>();
+    else
+      launch.template operator()<kLanes, 1, 1>();
+  };
+  op.head_dim == 128 ? with_heads.template operator()<16>() : with_heads.template operator()<8>();
+}
+
 }  // namespace
 
 template <class T>
@@ -198,6 +231,10 @@ void run(cuda::Stream& stream, const WindowStep<T>& op) {
   ESSH_ASSERT((op.rows == 0 || op.rows >= op.window) && (!op.coded || op.head_dim % 8 == 0));
   const Index kv_heads = op.k.cols / op.head_dim, group = op.q.cols / op.k.cols;
   if (op.q.rows * kv_heads == 0) return;
+  if constexpr (sizeof(T) == 2) {
+    const auto rows = stream_shape(stream, op);
+    if (rows.slots > 0 && cuda::all_aligned(op.q, op.k, op.v)) return run_streamed(stream, op, rows);
+  }
   with_queries(group, [&]<int kQueries>() {
     const Index items = op.q.rows * kv_heads * ((group + kQueries - 1) / kQueries);
     const Index seen = std::min(op.longest, op.window);

@@ -92,13 +92,18 @@ struct RingPlace {
     const bool wraps = last >= ring.count;
     return barrier_passed(ring.empty + (wraps ? last - ring.count : last), wraps ? phase : phase ^ 1);
   }
-  // For the same thread: copies into the next slot once its readers have released it.
-  __device__ __forceinline__ void fill(const void* from, unsigned bytes) {
+  // For the same thread: the next slot, once its readers have released it. Copies of `bytes` in all to it must follow,
+  // with full() as their barrier, and then advance().
+  __device__ __forceinline__ unsigned char* open(unsigned bytes) const {
     barrier_wait(ring.empty + slot, phase ^ 1);  // the first round does not wait
     // The readers' loads before the bulk copy, which is of another proxy: the barrier alone does not order the two.
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-    barrier_expect(ring.full + slot, bytes);
-    copy_bulk(ring.slots + slot * ring.slot_bytes, from, bytes, ring.full + slot);
+    barrier_expect(full(), bytes);
+    return ring.slots + slot * ring.slot_bytes;
+  }
+  __device__ __forceinline__ std::uint64_t* full() const { return ring.full + slot; }
+  __device__ __forceinline__ void fill(const void* from, unsigned bytes) {
+    copy_bulk(open(bytes), from, bytes, full());
     advance();
   }
   // For each reading warp: waits for the next slot.

@@ -1,0 +1,346 @@
+#pragma once
+#include "essh/kernels/cuda/device/attention_rows.cuh"
+#include "essh/kernels/cuda/device/coded_part.cuh"
+#include "essh/kernels/cuda/device/tile_ring.cuh"
+#include "essh/kernels/cuda/device/window_operands.cuh"
+
+// The window step over caches of coded_rows.h, of a model whose kv heads lie side by side in wide rows. A block takes
+// all heads of a share at once: one warp copies whole rows of keys and values through a ring in shared memory, share
+// after share, and the others, each with one or two kv heads, read their columns behind it. Needs the bulk copies of
+// sm_90.
+namespace essh::cuda::device {
+
+inline constexpr int kStreamMemory = 208 * 1024, kStreamSlots = 8;  // most slots
+inline constexpr int kStreamWarps = 16, kStreamHeads = 32;          // most warps that compute, and kv heads
+
+// A warp's running sums for the queries that read one kv head. Groups of kLanes lanes take different rows.
+template <class T, int kLanes, int kQueries>
+struct RowSums {
+  static constexpr int kSize = LanePart<T, true>::kSize;
+  float query[kQueries][kSize];  // in units of the scores
+  WeightedSum<T, kSize> of[kQueries];
+
+  // Query i; `part` is this lane's.
+  template <bool kAligned>
+  __device__ __forceinline__ void ask(int i, const LanePart<T, kAligned>& part, float scale) {
+    part.unpack(query[i]);
+#pragma unroll
+    for (int c = 0; c < kSize; ++c) query[i][c] *= scale * kScoreUnit<T>;
+  }
+
+  // Adds kCount rows per group; one that is not `there` is zero. Their parts are LaneParts or others whose numbers are
+  // scale() times those of unpack().
+  template <class Part, int kCount>
+  __device__ __forceinline__ void add(const Part (&keys)[kCount], const Part (&values)[kCount],
+                                      const bool (&there)[kCount]) {
+#pragma unroll
+    for (int i = 0; i < kQueries; ++i) {
+      float scores[kCount], top = of[i].largest;
+#pragma unroll
+      for (int u = 0; u < kCount; ++u) {
+        float key[kSize], dot = 0;
+        keys[u].unpack(key);
+#pragma unroll
+        for (int c = 0; c < kSize; ++c) dot = fmaf(query[i][c], key[c], dot);
+        dot = sum_over_lanes<kLanes>(dot) * keys[u].scale();
+        scores[u] = there[u] ? dot : -INFINITY;
+        top = fmaxf(top, scores[u]);
+      }
+      const float level = top == -INFINITY ? 0.0f : top, fade = weight_of<T>(of[i].largest - level);
+      of[i].largest = top;
+      of[i].sum *= fade;
+#pragma unroll
+      for (int c = 0; c < kSize; ++c) of[i].out[c] *= fade;
+#pragma unroll
+      for (int u = 0; u < kCount; ++u) {
+        float value[kSize];
+        values[u].unpack(value);
+        const float weight = weight_of<T>(scores[u] - level);
+        of[i].sum += weight;
+        const float factor = weight * values[u].scale();
+#pragma unroll
+        for (int c = 0; c < kSize; ++c) of[i].out[c] = fmaf(factor, value[c], of[i].out[c]);
+      }
+    }
+  }
+
+  // Over the groups; then every group has the sums of the warp.
+  __device__ __forceinline__ void merge() {
+#pragma unroll
+    for (int i = 0; i < kQueries; ++i) {
+#pragma unroll
+      for (int step = 16; step >= kLanes; step /= 2) {
+        float other[kSize];
+#pragma unroll
+        for (int c = 0; c < kSize; ++c) other[c] = __shfl_xor_sync(0xffffffffu, of[i].out[c], step);
+        const float largest = __shfl_xor_sync(0xffffffffu, of[i].largest, step);
+        const float sum = __shfl_xor_sync(0xffffffffu, of[i].sum, step);
+        of[i].merge(largest, sum, other);
+      }
+    }
+  }
+};
+
+// One share of one sequence.
+struct StreamedShare {
+  int sequence, index, used;
+  std::int64_t position, first;  // `first`: its first row in the cache
+  int cached;                    // rows in the cache; the last share has the new row besides
+  bool last;
+};
+
+// Rows of a slot: keys, then values.
+struct StreamShape {
+  int row_bytes, slot_rows, slots;
+
+  __host__ __device__ int half() const { return slot_rows * row_bytes; }
+  __host__ __device__ int slot_bytes() const { return 2 * half(); }
+};
+
+// kHeads: kv heads of a warp, the second one kStreamWarps further.
+template <int kLanes, int kQueries, int kHeads>
+struct WindowStream {
+  using T = BFloat16;
+  using Part = LanePart<T, true>;
+  static constexpr int kSize = Part::kSize, kGroups = 32 / kLanes, kHeadDim = kLanes * kSize;
+  using RowPart = CodedPart<kSize>;
+  static constexpr int kRounds = 2, kRowsAtOnce = kRounds * kGroups;
+  using Sums = RowSums<T, kLanes, kQueries>;
+
+  const StepShape& shape;
+  const StepOperands<T>& x;
+  const Shares& shares;
+  const StreamShape& stream;
+
+  __device__ int width() const { return shape.kv_heads * kHeadDim; }
+  __device__ std::int64_t row_of(std::int64_t p) const { return shape.rows == 0 ? p : p % shape.rows; }
+
+  // Calls body with every share of this block.
+  template <class Body>
+  __device__ __forceinline__ void for_each_share(int sequences, const Body& body) const {
+    for (int item = static_cast<int>(blockIdx.x); item < sequences * shares.most; item += static_cast<int>(gridDim.x)) {
+      const int sequence = item / shares.most, index = item % shares.most;
+      const std::int64_t position = x.positions[sequence];
+      const std::int64_t seen = position < shape.window ? position + 1 : shape.window, size = share_rows(seen);
+      const int used = static_cast<int>((seen + size - 1) / size);
+      if (index >= used) continue;
+      const bool last = index == used - 1;
+      const int count = static_cast<int>(last ? seen - index * size : size);
+      body(StreamedShare{.sequence = sequence,
+                         .index = index,
+                         .used = used,
+                         .position = position,
+                         .first = row_of(position + 1 - seen + index * size),
+                         .cached = last ? count - 1 : count,
+                         .last = last});
+    }
+  }
+
+  __device__ void copy(RingPlace place, int sequences) const {
+    for_each_share(sequences, [&](const StreamedShare& share) {
+      const auto* keys = reinterpret_cast<const std::byte*>(x.keys[share.sequence]);
+      const auto* values = reinterpret_cast<const std::byte*>(x.values[share.sequence]);
+      for (int r = 0; r < share.cached; r += stream.slot_rows) {
+        const int count = min(stream.slot_rows, share.cached - r);
+        unsigned char* const slot = place.open(static_cast<unsigned>(2 * count * stream.row_bytes));
+        // A ring of rows may end within the slot.
+        std::int64_t row = share.first + r;
+        if (shape.rows != 0 && row >= shape.rows) row -= shape.rows;
+        const int before = shape.rows != 0 && row + count > shape.rows ? static_cast<int>(shape.rows - row) : count;
+        const auto take = [&](std::int64_t from, int to, int rows) {
+          const auto bytes = static_cast<unsigned>(rows * stream.row_bytes);
+          const std::int64_t offset = from * stream.row_bytes;
+          copy_bulk(slot + to * stream.row_bytes, keys + offset, bytes, place.full());
+          copy_bulk(slot + stream.half() + to * stream.row_bytes, values + offset, bytes, place.full());
+        };
+        take(row, 0, before);
+        if (before < count) take(0, before, count - before);
+        place.advance();
+      }
+    });
+  }
+
+  __device__ int head_of(int kv_head, int i) const { return kv_head * shape.group + min(i, shape.group - 1); }
+  __device__ float* partial_of(const StreamedShare& share, int head) const {
+    const std::int64_t heads = std::int64_t{shape.kv_heads} * shape.group;
+    return shares.partial + (share.sequence * heads + head) * shares.most * (kHeadDim + 2);
+  }
+
+  __device__ RowPart part_of(const unsigned char* row, int kv_head, int place) const {
+    const auto* from = reinterpret_cast<const std::byte*>(row);
+    return RowPart::load(from + kv_head * kHeadDim, from + width() + kv_head * 2, place, kHeadDim);
+  }
+
+  // Adds kRounds rows per group of lanes at a time; load(row, key, value).
+  template <class Load>
+  __device__ __forceinline__ void add_rows(Sums& sums, int rows, int group, const Load& load) const {
+    for (int base = 0; base < rows; base += kRowsAtOnce) {
+      RowPart keys[kRounds], values[kRounds];
+      bool there[kRounds];
+#pragma unroll
+      for (int u = 0; u < kRounds; ++u) {
+        const int row = base + u * kGroups + group;
+        there[u] = row < rows;
+        keys[u] = values[u] = RowPart::zero();
+        if (there[u]) load(row, keys[u], values[u]);
+      }
+      sums.add(keys, values, there);
+    }
+  }
+
+  // Attends to a share with the queries of this warp's kv heads.
+  __device__ void attend(RingPlace& reader, const StreamedShare& share, int warp, int lane) const {
+    const int place = lane % kLanes, group = lane / kLanes;
+    Sums sums[kHeads];
+#pragma unroll
+    for (int h = 0; h < kHeads; ++h) {
+      const int kv_head = min(warp + h * kStreamWarps, shape.kv_heads - 1);
+#pragma unroll
+      for (int i = 0; i < kQueries; ++i)
+        sums[h].ask(i, Part::load(x.q.row(share.sequence) + head_of(kv_head, i) * kHeadDim, place, kHeadDim),
+                    shape.scale);
+    }
+    for (int r = 0; r < share.cached; r += stream.slot_rows) {
+      const unsigned char* const slot = reader.take();
+      const int rows = min(stream.slot_rows, share.cached - r);
+#pragma unroll
+      for (int h = 0; h < kHeads; ++h) {
+        const int kv_head = warp + h * kStreamWarps;
+        if (kv_head >= shape.kv_heads) break;
+        add_rows(sums[h], rows, group, [&](int row, RowPart& key, RowPart& value) {
+          key = part_of(slot + row * stream.row_bytes, kv_head, place);
+          value = part_of(slot + stream.half() + row * stream.row_bytes, kv_head, place);
+        });
+      }
+      reader.give_back(lane);
+    }
+#pragma unroll
+    for (int h = 0; h < kHeads; ++h) {
+      const int kv_head = warp + h * kStreamWarps;
+      if (kv_head >= shape.kv_heads) break;
+      finish(sums[h], share, kv_head, group, place);
+    }
+  }
+  // Adds the new row to the last share of a kv head, and sends the sums of the share.
+  __device__ void finish(Sums& sums, const StreamedShare& share, int kv_head, int group, int place) const {
+    if (share.last) {
+      // By the first group; zero times a value that is not finite would not be zero.
+      const bool there[1] = {group == 0};
+      Part key[1] = {Part::zero()}, value[1] = {Part::zero()};
+      if (there[0]) {
+        key[0] = Part::load(x.k.row(share.sequence) + kv_head * kHeadDim, place, kHeadDim);
+        value[0] = Part::load(x.v.row(share.sequence) + kv_head * kHeadDim, place, kHeadDim);
+      }
+      sums.add(key, value, there);
+      if (shape.appends && group == 0) append(share, key[0], value[0], kv_head, place);
+      __syncwarp();
+    }
+    sums.merge();
+    if (group != 0) return;
+#pragma unroll
+    for (int i = 0; i < kQueries; ++i) {
+      if (i >= shape.group) break;
+      const auto& sum = sums.of[i];
+      if (share.used == 1) {
+        T* const out = x.out.row(share.sequence) + head_of(kv_head, i) * kHeadDim + place * kSize;
+#pragma unroll
+        for (int c = 0; c < kSize; ++c) out[c] = narrow<T>(sum.out[c] / sum.sum);
+      } else {
+        float* const to = partial_of(share, head_of(kv_head, i)) + share.index * (kHeadDim + 2);
+#pragma unroll
+        for (int c = 0; c < kSize; c += 2)
+          *reinterpret_cast<float2*>(to + place * kSize + c) = {sum.out[c], sum.out[c + 1]};
+        if (place == 0) *reinterpret_cast<float2*>(to + kHeadDim) = {sum.largest, sum.sum};
+      }
+    }
+  }
+  // By the first group of lanes.
+  __device__ void append(const StreamedShare& share, const Part& key, const Part& value, int kv_head, int place) const {
+    const std::int64_t row = row_of(share.position);
+    for (const bool is_key : {true, false}) {
+      const Part& part = is_key ? key : value;
+      T* const cache = is_key ? x.keys[share.sequence] : x.values[share.sequence];
+      float wide[kSize];
+      part.unpack(wide);
+      std::byte* const to = reinterpret_cast<std::byte*>(cache) + row * stream.row_bytes;
+      store_coded<kLanes>(wide, to + kv_head * kHeadDim, to + width() + kv_head * 2, place, kHeadDim);
+      if (kv_head == 0 && place == 0) pad_coded(to, width(), kHeadDim);
+    }
+  }
+
+  // One query from its shares, in order, by one warp.
+  __device__ void combine(const StreamedShare& share, int head, int lane) const {
+    constexpr int kColumns = kHeadDim / 32, kOwn = kMostShares / 32, kSizeOfShare = kHeadDim + 2;
+    const float* const all = partial_of(share, head);
+    float factor[kOwn], sum[kOwn], top = -INFINITY;
+#pragma unroll
+    for (int i = 0; i < kOwn; ++i) {
+      const int s = i * 32 + lane;
+      factor[i] = s < share.used ? __ldcg(all + s * kSizeOfShare + kHeadDim) : -INFINITY;
+      sum[i] = s < share.used ? __ldcg(all + s * kSizeOfShare + kHeadDim + 1) : 0.0f;
+      top = fmaxf(top, factor[i]);
+    }
+#pragma unroll
+    for (int step = 16; step > 0; step /= 2) top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, step));
+    const float base = top == -INFINITY ? 0.0f : top;
+    float whole = 0, out[kColumns] = {};
+#pragma unroll
+    for (int i = 0; i < kOwn; ++i) {
+      factor[i] = weight_of<T>(factor[i] - base);
+      for (int s = i * 32; s < min(share.used, i * 32 + 32); ++s) {
+        const float f = __shfl_sync(0xffffffffu, factor[i], s - i * 32);
+        whole = fmaf(f, __shfl_sync(0xffffffffu, sum[i], s - i * 32), whole);
+#pragma unroll
+        for (int c = 0; c < kColumns; ++c)
+          out[c] = fmaf(f, __ldcg(all + s * kSizeOfShare + lane * kColumns + c), out[c]);
+      }
+    }
+    T* const to = x.out.row(share.sequence) + head * kHeadDim + lane * kColumns;
+#pragma unroll
+    for (int c = 0; c < kColumns; ++c) to[c] = narrow<T>(out[c] / whole);
+  }
+};
+
+// Barrier of the warps that compute.
+__device__ __forceinline__ void meet_readers(int warps) {
+  asm volatile("bar.sync 1, %0;" ::"r"(warps * 32) : "memory");
+}
+
+template <int kLanes, int kQueries, int kHeads>
+__global__ void __launch_bounds__(32 * (kStreamWarps + 1), 1)
+    attend_streamed(const __grid_constant__ StepShape shape, const __grid_constant__ StepOperands<BFloat16> x,
+                    const __grid_constant__ Shares shares, int sequences, const __grid_constant__ StreamShape stream) {
+#if __CUDA_ARCH__ >= 900
+  extern __shared__ __align__(1024) unsigned char memory[];
+  __shared__ std::uint64_t barriers[2 * kStreamSlots];
+  __shared__ bool combines;
+  const TileRing ring{memory, barriers, barriers + kStreamSlots, stream.slots, stream.slot_bytes()};
+  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+  const int warps = static_cast<int>(blockDim.x) / 32 - 1;
+  if (threadIdx.x == 0) ring.init(warps);
+  __syncthreads();
+  const WindowStream<kLanes, kQueries, kHeads> window{shape, x, shares, stream};
+  if (warp == warps) {
+    if (lane == 0) window.copy({ring}, sequences);
+    return;
+  }
+  RingPlace reader{ring};
+  window.for_each_share(sequences, [&](const StreamedShare& share) {
+    window.attend(reader, share, warp, lane);
+    if (share.used == 1) return;
+    __threadfence();
+    meet_readers(warps);
+    // The counter wraps to zero, ready for the next kernel.
+    const auto limit = static_cast<unsigned>(share.used - 1);
+    if (threadIdx.x == 0) combines = atomicInc(shares.arrived + share.sequence, limit) == limit;
+    meet_readers(warps);
+    if (!combines) return;
+    __threadfence();
+    for (int kv_head = warp; kv_head < shape.kv_heads; kv_head += kStreamWarps) {
+      for (int i = 0; i < shape.group; ++i) window.combine(share, window.head_of(kv_head, i), lane);
+    }
+  });
+#endif
+}
+
+}  // namespace essh::cuda::device
