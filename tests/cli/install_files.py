@@ -38,7 +38,7 @@ class InstallFiles(unittest.TestCase):
     def test_bash_completes_verbs_and_options(self):
         self.assertIn("generate", self.completions("gen"))
         self.assertEqual(self.completions("bench", "dec"), ["decode"])
-        self.assertEqual(sorted(self.completions("generate", "model", "--state")), ["--state-in", "--state-out"])
+        self.assertEqual(sorted(self.completions("generate", "model", "--state")), ["--state-dtype", "--state-in", "--state-out"])
         self.assertIn("--depth", self.completions("bench", "decode", "--d"))
         self.assertNotIn("install-files", self.completions("ins"))
 
