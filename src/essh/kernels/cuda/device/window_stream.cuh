@@ -13,74 +13,6 @@ namespace essh::cuda::device {
 inline constexpr int kStreamMemory = 208 * 1024, kStreamSlots = 8;  // most slots
 inline constexpr int kStreamWarps = 16, kStreamHeads = 32;          // most warps that compute, and kv heads
 
-// A warp's running sums for the queries that read one kv head. Groups of kLanes lanes take different rows.
-template <class T, int kLanes, int kQueries>
-struct RowSums {
-  static constexpr int kSize = LanePart<T, true>::kSize;
-  float query[kQueries][kSize];  // in units of the scores
-  WeightedSum<T, kSize> of[kQueries];
-
-  // Query i; `part` is this lane's.
-  template <bool kAligned>
-  __device__ __forceinline__ void ask(int i, const LanePart<T, kAligned>& part, float scale) {
-    part.unpack(query[i]);
-#pragma unroll
-    for (int c = 0; c < kSize; ++c) query[i][c] *= scale * kScoreUnit<T>;
-  }
-
-  // Adds kCount rows per group; one that is not `there` is zero. Their parts are LaneParts or others whose numbers are
-  // scale() times those of unpack().
-  template <class Part, int kCount>
-  __device__ __forceinline__ void add(const Part (&keys)[kCount], const Part (&values)[kCount],
-                                      const bool (&there)[kCount]) {
-#pragma unroll
-    for (int i = 0; i < kQueries; ++i) {
-      float scores[kCount], top = of[i].largest;
-#pragma unroll
-      for (int u = 0; u < kCount; ++u) {
-        float key[kSize], dot = 0;
-        keys[u].unpack(key);
-#pragma unroll
-        for (int c = 0; c < kSize; ++c) dot = fmaf(query[i][c], key[c], dot);
-        dot = sum_over_lanes<kLanes>(dot) * keys[u].scale();
-        scores[u] = there[u] ? dot : -INFINITY;
-        top = fmaxf(top, scores[u]);
-      }
-      const float level = top == -INFINITY ? 0.0f : top, fade = weight_of<T>(of[i].largest - level);
-      of[i].largest = top;
-      of[i].sum *= fade;
-#pragma unroll
-      for (int c = 0; c < kSize; ++c) of[i].out[c] *= fade;
-#pragma unroll
-      for (int u = 0; u < kCount; ++u) {
-        float value[kSize];
-        values[u].unpack(value);
-        const float weight = weight_of<T>(scores[u] - level);
-        of[i].sum += weight;
-        const float factor = weight * values[u].scale();
-#pragma unroll
-        for (int c = 0; c < kSize; ++c) of[i].out[c] = fmaf(factor, value[c], of[i].out[c]);
-      }
-    }
-  }
-
-  // Over the groups; then every group has the sums of the warp.
-  __device__ __forceinline__ void merge() {
-#pragma unroll
-    for (int i = 0; i < kQueries; ++i) {
-#pragma unroll
-      for (int step = 16; step >= kLanes; step /= 2) {
-        float other[kSize];
-#pragma unroll
-        for (int c = 0; c < kSize; ++c) other[c] = __shfl_xor_sync(0xffffffffu, of[i].out[c], step);
-        const float largest = __shfl_xor_sync(0xffffffffu, of[i].largest, step);
-        const float sum = __shfl_xor_sync(0xffffffffu, of[i].sum, step);
-        of[i].merge(largest, sum, other);
-      }
-    }
-  }
-};
-
 // One share of one sequence.
 struct StreamedShare {
   int sequence, index, used;
@@ -105,7 +37,7 @@ struct WindowStream {
   static constexpr int kSize = Part::kSize, kGroups = 32 / kLanes, kHeadDim = kLanes * kSize;
   using RowPart = CodedPart<kSize>;
   static constexpr int kRounds = 2, kRowsAtOnce = kRounds * kGroups;
-  using Sums = RowSums<T, kLanes, kQueries>;
+  using Sum = RowSum<T, kLanes>;
 
   const StepShape& shape;
   const StepOperands<T>& x;
@@ -173,7 +105,7 @@ struct WindowStream {
 
   // Adds kRounds rows per group of lanes at a time; load(row, key, value).
   template <class Load>
-  __device__ __forceinline__ void add_rows(Sums& sums, int rows, int group, const Load& load) const {
+  __device__ __forceinline__ void add_rows(Sum (&sums)[kQueries], int rows, int group, const Load& load) const {
     for (int base = 0; base < rows; base += kRowsAtOnce) {
       RowPart keys[kRounds], values[kRounds];
       bool there[kRounds];
@@ -184,21 +116,22 @@ struct WindowStream {
         keys[u] = values[u] = RowPart::zero();
         if (there[u]) load(row, keys[u], values[u]);
       }
-      sums.add(keys, values, there);
+#pragma unroll
+      for (int i = 0; i < kQueries; ++i) sums[i].add(keys, values, [&](int u) { return there[u]; });
     }
   }
 
   // Attends to a share with the queries of this warp's kv heads.
   __device__ void attend(RingPlace& reader, const StreamedShare& share, int warp, int lane) const {
     const int place = lane % kLanes, group = lane / kLanes;
-    Sums sums[kHeads];
+    Sum sums[kHeads][kQueries];
 #pragma unroll
     for (int h = 0; h < kHeads; ++h) {
       const int kv_head = min(warp + h * kStreamWarps, shape.kv_heads - 1);
 #pragma unroll
       for (int i = 0; i < kQueries; ++i)
-        sums[h].ask(i, Part::load(x.q.row(share.sequence) + head_of(kv_head, i) * kHeadDim, place, kHeadDim),
-                    shape.scale);
+        sums[h][i].ask(Part::load(x.q.row(share.sequence) + head_of(kv_head, i) * kHeadDim, place, kHeadDim),
+                       shape.scale);
     }
     for (int r = 0; r < share.cached; r += stream.slot_rows) {
       const unsigned char* const slot = reader.take();
@@ -222,7 +155,7 @@ struct WindowStream {
     }
   }
   // Adds the new row to the last share of a kv head, and sends the sums of the share.
-  __device__ void finish(Sums& sums, const StreamedShare& share, int kv_head, int group, int place) const {
+  __device__ void finish(Sum (&sums)[kQueries], const StreamedShare& share, int kv_head, int group, int place) const {
     if (share.last) {
       // By the first group; zero times a value that is not finite would not be zero.
       const bool there[1] = {group == 0};
@@ -231,16 +164,18 @@ struct WindowStream {
         key[0] = Part::load(x.k.row(share.sequence) + kv_head * kHeadDim, place, kHeadDim);
         value[0] = Part::load(x.v.row(share.sequence) + kv_head * kHeadDim, place, kHeadDim);
       }
-      sums.add(key, value, there);
+#pragma unroll
+      for (int i = 0; i < kQueries; ++i) sums[i].add(key, value, [&](int u) { return there[u]; });
       if (shape.appends && group == 0) append(share, key[0], value[0], kv_head, place);
       __syncwarp();
     }
-    sums.merge();
+#pragma unroll
+    for (int i = 0; i < kQueries; ++i) sums[i].merge();
     if (group != 0) return;
 #pragma unroll
     for (int i = 0; i < kQueries; ++i) {
       if (i >= shape.group) break;
-      const auto& sum = sums.of[i];
+      const auto& sum = sums[i].of;
       if (share.used == 1) {
         T* const out = x.out.row(share.sequence) + head_of(kv_head, i) * kHeadDim + place * kSize;
 #pragma unroll
