@@ -76,6 +76,14 @@ std::vector<std::string> allowed_hosts(const ServeOptions& o) {
   return hosts;
 }
 
+// What a saved state's numbers are in.
+std::string state_precision(const ServeOptions& o, const Engine& engine) {
+  std::string name = engine.precision() == Precision::BFloat16 ? "bfloat16" : "float32";
+  if (o.device.window_cache == "fp8") name += ", windows in fp8";
+  if (o.device.state_dtype == "bf16") name += ", states in bf16";
+  return name;
+}
+
 void run(ServeOptions o) {
   if (!serve::can_serve()) {
     fail(ErrorKind::Unsupported,
@@ -117,7 +125,7 @@ void run(ServeOptions o) {
         serve::StateStoreOptions{.folder = o.states,
                                  .quota = parse_bytes(o.state_quota, "--state-quota"),
                                  .model = engine.model().hash(),
-                                 .precision = engine.precision() == Precision::BFloat16 ? "bfloat16" : "float32"});
+                                 .precision = state_precision(o, engine)});
     api.states = states.get();
   }
   serve::Scheduler scheduler(engine, o.scheduler, metrics);

@@ -45,6 +45,15 @@ class Generate(unittest.TestCase):
                 no_seed = [word for word in sampling if word not in ("--seed", "7", "8")]
                 self.assertEqual(self.text("-n", 15, *no_seed, "--state-in", state)["tokens"], rest)
 
+    def test_states_in_bf16_go_on_in_bf16_only(self):
+        state = self.folder / "bf16-state"
+        whole = self.text("-p", "Hello", "-n", 24, "--state-dtype", "bf16")["tokens"]
+        first = self.text("-p", "Hello", "-n", 9, "--state-dtype", "bf16", "--state-out", state)["tokens"]
+        self.assertEqual(first + self.text("-n", 15, "--state-dtype", "bf16", "--state-in", state)["tokens"], whole)
+        refused = essh("generate", self.model, "-n", 5, "--state-in", state)
+        self.assertEqual(refused.returncode, 3)
+        self.assertIn(b"another --state-dtype", refused.stderr)
+
     def test_a_draft_changes_no_greedy_text(self):
         plain = self.text("-p", "Hello", "-n", 40, "--device", "cpu")
         self.assertNotIn("draft", plain)

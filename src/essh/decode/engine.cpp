@@ -81,8 +81,9 @@ class Engine::Typed : public Impl {
     for (const auto& part : snapshot.parts) sizes.push_back(part.size());
     if (snapshot.capacity != tier.capacity || snapshot.position < 0 || snapshot.position > kLongestSequence ||
         snapshot.rows != format_of<T>() || sizes != SlotState::snapshot_sizes(model.parts(), snapshot.position)) {
-      fail(ErrorKind::BadFile, "the state is not of this model at {} in {}", sizes_of(model_.config(), tier.capacity),
-           traits(format_of<T>()).name);
+      fail(ErrorKind::BadFile,
+           "the state is not of this model at {} in {}, or was saved with another --state-dtype or --window-cache",
+           sizes_of(model_.config(), tier.capacity), traits(format_of<T>()).name);
     }
     return fill(add(tier, model, options.rewind),
                 [&](SlotState& state) { state.upload(snapshot.parts, snapshot.position); });
