@@ -73,12 +73,13 @@ struct MixStep {
   __device__ void copy_state(const S* from, int stage) const {
     const int bytes = modes * 2 * width * int{sizeof(S)};
     S* const to = memory.state[stage];
-    if (from == nullptr) {
-    } else if (reinterpret_cast<std::uintptr_t>(from) % 16 == 0 && bytes % 16 == 0) {
-      for (int i = lane * 16; i < bytes; i += 32 * 16)
-        copy_async(shared_address(to) + static_cast<unsigned>(i), reinterpret_cast<const std::byte*>(from) + i, true);
-    } else {
-      for (int i = lane; i < modes * 2 * width; i += 32) to[i] = from[i];
+    if (from != nullptr) {
+      if (reinterpret_cast<std::uintptr_t>(from) % 16 == 0 && bytes % 16 == 0) {
+        for (int i = lane * 16; i < bytes; i += 32 * 16)
+          copy_async(shared_address(to) + static_cast<unsigned>(i), reinterpret_cast<const std::byte*>(from) + i, true);
+      } else {
+        for (int i = lane; i < modes * 2 * width; i += 32) to[i] = from[i];
+      }
     }
     end_copies();
   }
