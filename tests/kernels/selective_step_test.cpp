@@ -259,6 +259,40 @@ TYPED_TEST(SelectiveStepTest, ASequenceHasTheSameBitsAloneAndInABatch) {
   EXPECT_EQ(relative_error(alone.state, together.state, p.width), 0);
 }
 
+// All sequences of a problem by `length` tokens: as single steps, or as a scan.
+template <class T>
+void advance(cpu::Stream& stream, const StepProblem<T>& p, Index length, const std::vector<T*>& from,
+             const std::vector<T*>& to, Matrix<T> out, bool narrow_states = false) {
+  const Vector<const T* const> entering{from.data(), std::ssize(from)};
+  const Vector<T* const> leaving{to.data(), std::ssize(to)};
+  if (length == 1) {
+    run(stream, SelectiveStep<T>{.width = p.width,
+                                 .v = p.v.view,
+                                 .write = p.write.view,
+                                 .read = p.read.view,
+                                 .clock = p.clock.view,
+                                 .modes = p.tables(),
+                                 .entering = entering,
+                                 .leaving = leaving,
+                                 .z = out,
+                                 .narrow_states = narrow_states});
+  } else {
+    run(stream, SelectiveScanForward<T>{.sequences = std::ssize(from),
+                                        .length = length,
+                                        .width = p.width,
+                                        .v = p.v.view,
+                                        .write = p.write.view,
+                                        .read = p.read.view,
+                                        .clock = p.clock.view,
+                                        .modes = p.tables(),
+                                        .entering = entering,
+                                        .z = out,
+                                        .boundary = {},
+                                        .leaving = leaving,
+                                        .narrow_states = narrow_states});
+  }
+}
+
 // States anywhere in memory, with the entering ones kept or overwritten: one token, and the chunked pass over 70.
 TYPED_TEST(SelectiveStepTest, StatesLieAnywhereAndMayBeKept) {
   using T = TypeParam;
@@ -269,30 +303,7 @@ TYPED_TEST(SelectiveStepTest, StatesLieAnywhereAndMayBeKept) {
     StridedMatrix<T> entering(8, p.state_size()), kept = entering.normal(rng), in_place = entering, leaving(entering);
     StridedMatrix<T> z(p.v.view.rows, p.v.view.cols), z_in_place(z);
     const auto mix = [&](const std::vector<T*>& from, const std::vector<T*>& to, Matrix<T> out) {
-      if (length == 1) {
-        run(stream, SelectiveStep<T>{.width = p.width,
-                                     .v = p.v.view,
-                                     .write = p.write.view,
-                                     .read = p.read.view,
-                                     .clock = p.clock.view,
-                                     .modes = p.tables(),
-                                     .entering = {from.data(), 8},
-                                     .leaving = {to.data(), 8},
-                                     .z = out});
-      } else {
-        run(stream, SelectiveScanForward<T>{.sequences = 8,
-                                            .length = length,
-                                            .width = p.width,
-                                            .v = p.v.view,
-                                            .write = p.write.view,
-                                            .read = p.read.view,
-                                            .clock = p.clock.view,
-                                            .modes = p.tables(),
-                                            .entering = {from.data(), 8},
-                                            .z = out,
-                                            .boundary = {},
-                                            .leaving = {to.data(), 8}});
-      }
+      advance(stream, p, length, from, to, out);
     };
     mix(in_place.rows(), in_place.rows(), z_in_place.view);
     auto backwards = leaving.rows();
@@ -322,32 +333,7 @@ TYPED_TEST(SelectiveStepTest, NarrowStatesAreTheRoundedOnes) {
         narrow[static_cast<std::size_t>(b)].push_back(BFloat16(static_cast<float>(wide.view(b, i))));
     }
     const auto mix = [&](const std::vector<T*>& from, const std::vector<T*>& to, Matrix<T> out, bool in_bf16) {
-      if (length == 1) {
-        run(stream, SelectiveStep<T>{.width = p.width,
-                                     .v = p.v.view,
-                                     .write = p.write.view,
-                                     .read = p.read.view,
-                                     .clock = p.clock.view,
-                                     .modes = p.tables(),
-                                     .entering = {from.data(), 3},
-                                     .leaving = {to.data(), 3},
-                                     .z = out,
-                                     .narrow_states = in_bf16});
-      } else {
-        run(stream, SelectiveScanForward<T>{.sequences = 3,
-                                            .length = length,
-                                            .width = p.width,
-                                            .v = p.v.view,
-                                            .write = p.write.view,
-                                            .read = p.read.view,
-                                            .clock = p.clock.view,
-                                            .modes = p.tables(),
-                                            .entering = {from.data(), 3},
-                                            .z = out,
-                                            .boundary = {},
-                                            .leaving = {to.data(), 3},
-                                            .narrow_states = in_bf16});
-      }
+      advance(stream, p, length, from, to, out, in_bf16);
     };
     const auto pointers = [](std::vector<std::vector<BFloat16>>& states) {
       std::vector<T*> all;

@@ -69,67 +69,6 @@ struct WeightedSum {
   }
 };
 
-// A warp's running sum for one query. Groups of kLanes lanes take different rows.
-template <class T, int kLanes>
-struct RowSum {
-  static constexpr int kSize = LanePart<T, true>::kSize;
-  float query[kSize];  // in units of the scores
-  WeightedSum<T, kSize> of;
-
-  // `part` is this lane's.
-  template <bool kAligned>
-  __device__ __forceinline__ void ask(const LanePart<T, kAligned>& part, float scale) {
-    part.unpack(query);
-#pragma unroll
-    for (int c = 0; c < kSize; ++c) query[c] *= scale * kScoreUnit<T>;
-  }
-
-  // Adds kCount rows per group; one that is not there, by there(i), is zero. Their parts are LaneParts or others whose
-  // numbers are scale() times those of unpack().
-  template <class Part, int kCount, class There>
-  __device__ __forceinline__ void add(const Part (&keys)[kCount], const Part (&values)[kCount], const There& there) {
-    float scores[kCount], top = of.largest;
-#pragma unroll
-    for (int u = 0; u < kCount; ++u) {
-      float key[kSize], dot = 0;
-      keys[u].unpack(key);
-#pragma unroll
-      for (int c = 0; c < kSize; ++c) dot = fmaf(query[c], key[c], dot);
-      dot = sum_over_lanes<kLanes>(dot) * keys[u].scale();
-      scores[u] = there(u) ? dot : -INFINITY;
-      top = fmaxf(top, scores[u]);
-    }
-    const float level = top == -INFINITY ? 0.0f : top, fade = weight_of<T>(of.largest - level);
-    of.largest = top;
-    of.sum *= fade;
-#pragma unroll
-    for (int c = 0; c < kSize; ++c) of.out[c] *= fade;
-#pragma unroll
-    for (int u = 0; u < kCount; ++u) {
-      float value[kSize];
-      values[u].unpack(value);
-      const float weight = weight_of<T>(scores[u] - level);
-      of.sum += weight;
-      const float factor = weight * values[u].scale();
-#pragma unroll
-      for (int c = 0; c < kSize; ++c) of.out[c] = fmaf(factor, value[c], of.out[c]);
-    }
-  }
-
-  // Over the groups; then every group has the sum of the warp.
-  __device__ __forceinline__ void merge() {
-#pragma unroll
-    for (int step = 16; step >= kLanes; step /= 2) {
-      float other[kSize];
-#pragma unroll
-      for (int c = 0; c < kSize; ++c) other[c] = __shfl_xor_sync(0xffffffffu, of.out[c], step);
-      const float largest = __shfl_xor_sync(0xffffffffu, of.largest, step);
-      const float sum = __shfl_xor_sync(0xffffffffu, of.sum, step);
-      of.merge(largest, sum, other);
-    }
-  }
-};
-
 // Attends to `rows` rows for each query; source(row, lane, key, value) loads a lane's part of a key and a value row, a
 // LanePart or another RowPart whose numbers are scale() times those of unpack(). On return, thread i < head_dim has
 // column i of each query in out[0]; all threads have the maxima and the sums.
@@ -142,9 +81,14 @@ __device__ __forceinline__ void attend_rows(WeightedSum<T, 1> (&sums)[kQueries],
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   const int group = warp * kGroups + lane / kLanes, place = lane % kLanes;
 
-  RowSum<T, kLanes> mine[kQueries];
+  float query[kQueries][kSize];
 #pragma unroll
-  for (int i = 0; i < kQueries; ++i) mine[i].ask(Part::load(q[i], place, head_dim), scale);
+  for (int i = 0; i < kQueries; ++i) {
+    Part::load(q[i], place, head_dim).unpack(query[i]);
+#pragma unroll
+    for (int c = 0; c < kSize; ++c) query[i][c] *= scale * kScoreUnit<T>;
+  }
+  WeightedSum<T, kSize> mine[kQueries];
   for (int base = 0; base < rows; base += kWarps * kGroups * kBatch) {
     RowPart keys[kBatch], values[kBatch];
 #pragma unroll
@@ -154,19 +98,53 @@ __device__ __forceinline__ void attend_rows(WeightedSum<T, 1> (&sums)[kQueries],
       if (row < rows) source(row, place, keys[u], values[u]);
     }
 #pragma unroll
-    for (int i = 0; i < kQueries; ++i)
-      mine[i].add(keys, values, [&](int u) { return base + u * kWarps * kGroups + group < rows; });
+    for (int i = 0; i < kQueries; ++i) {
+      float scores[kBatch], top = mine[i].largest;
+#pragma unroll
+      for (int u = 0; u < kBatch; ++u) {
+        float key[kSize], dot = 0;
+        keys[u].unpack(key);
+#pragma unroll
+        for (int c = 0; c < kSize; ++c) dot = fmaf(query[i][c], key[c], dot);
+        dot = sum_over_lanes<kLanes>(dot) * keys[u].scale();
+        scores[u] = base + u * kWarps * kGroups + group < rows ? dot : -INFINITY;
+        top = fmaxf(top, scores[u]);
+      }
+      const float level = top == -INFINITY ? 0.0f : top, fade = weight_of<T>(mine[i].largest - level);
+      mine[i].largest = top;
+      mine[i].sum *= fade;
+#pragma unroll
+      for (int c = 0; c < kSize; ++c) mine[i].out[c] *= fade;
+#pragma unroll
+      for (int u = 0; u < kBatch; ++u) {
+        float value[kSize];
+        values[u].unpack(value);
+        const float weight = weight_of<T>(scores[u] - level);
+        mine[i].sum += weight;
+        const float factor = weight * values[u].scale();
+#pragma unroll
+        for (int c = 0; c < kSize; ++c) mine[i].out[c] = fmaf(factor, value[c], mine[i].out[c]);
+      }
+    }
   }
 
   // Reduces over the groups of a warp, then over the warps.
 #pragma unroll
   for (int i = 0; i < kQueries; ++i) {
-    mine[i].merge();
+#pragma unroll
+    for (int step = 16; step >= kLanes; step /= 2) {
+      float other[kSize];
+#pragma unroll
+      for (int c = 0; c < kSize; ++c) other[c] = __shfl_xor_sync(0xffffffffu, mine[i].out[c], step);
+      const float largest = __shfl_xor_sync(0xffffffffu, mine[i].largest, step);
+      const float sum = __shfl_xor_sync(0xffffffffu, mine[i].sum, step);
+      mine[i].merge(largest, sum, other);
+    }
     if (lane < kLanes) {
 #pragma unroll
-      for (int c = 0; c < kSize; ++c) parts[i][warp][lane * kSize + c] = mine[i].of.out[c];
-      parts[i][warp][kRowMaxColumns] = mine[i].of.largest;
-      parts[i][warp][kRowMaxColumns + 1] = mine[i].of.sum;
+      for (int c = 0; c < kSize; ++c) parts[i][warp][lane * kSize + c] = mine[i].out[c];
+      parts[i][warp][kRowMaxColumns] = mine[i].largest;
+      parts[i][warp][kRowMaxColumns + 1] = mine[i].sum;
     }
   }
   __syncthreads();
