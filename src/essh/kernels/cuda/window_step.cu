@@ -174,6 +174,18 @@ void with_queries(Index group, const Body& body) {
     body.template operator()<4>();
 }
 
+template <class T>
+StepShape shape_of(const WindowStep<T>& op, bool aligned, bool appends) {
+  return {.kv_heads = static_cast<int>(op.k.cols / op.head_dim),
+          .group = static_cast<int>(op.q.cols / op.k.cols),
+          .head_dim = static_cast<int>(op.head_dim),
+          .window = op.window,
+          .rows = op.rows,
+          .scale = static_cast<float>(1 / std::sqrt(static_cast<double>(op.head_dim))),
+          .aligned = aligned,
+          .appends = appends};
+}
+
 // How all heads of a step are streamed together; without slots if they are not. A function of the model's shape: bits
 // do not depend on the batch. Rows in bf16 are not streamed: that is slower than a block per head.
 cuda::device::StreamShape stream_shape(const cuda::Stream& stream, const WindowStep<BFloat16>& op) {
@@ -195,14 +207,7 @@ void run_streamed(cuda::Stream& stream, const WindowStep<BFloat16>& op, const cu
   cuda::Scratch scratch(stream);
   const auto shares = cuda::shares_of(stream, scratch, sequences * kv_heads * group, 1, seen, op.head_dim);
   const StepOperands<BFloat16> x{op.q, op.k, op.v, op.keys.data, op.values.data, op.positions.data, op.out};
-  const StepShape shape{.kv_heads = static_cast<int>(kv_heads),
-                        .group = static_cast<int>(group),
-                        .head_dim = static_cast<int>(op.head_dim),
-                        .window = op.window,
-                        .rows = op.rows,
-                        .scale = static_cast<float>(1 / std::sqrt(static_cast<double>(op.head_dim))),
-                        .aligned = true,
-                        .appends = true};
+  const auto shape = shape_of(op, true, true);
   const auto launch = [&]<int kLanes, int kQueries, int kHeads>() {
     const auto warps = static_cast<unsigned>(std::min<Index>(kv_heads, kStreamWarps));
     const Index blocks = std::min<Index>(stream.multiprocessors(), sequences * shares.most);
@@ -243,14 +248,7 @@ void run(cuda::Stream& stream, const WindowStep<T>& op) {
     const auto launch = [&](Index blocks, const Index* positions, bool appends) {
       const StepOperands<T> x{op.q, op.k, op.v, op.keys.data, op.values.data, positions, op.out};
       cuda::with_lanes<T>(op.head_dim, cuda::all_aligned(op.q, op.k, op.v), [&]<int kLanes, bool kAligned>() {
-        const StepShape shape{.kv_heads = static_cast<int>(kv_heads),
-                              .group = static_cast<int>(group),
-                              .head_dim = static_cast<int>(op.head_dim),
-                              .window = op.window,
-                              .rows = op.rows,
-                              .scale = static_cast<float>(1 / std::sqrt(static_cast<double>(op.head_dim))),
-                              .aligned = kAligned,
-                              .appends = appends};
+        const auto shape = shape_of(op, kAligned, appends);
         if (op.coded)
           cuda::launch(stream, "coded window step", cuda::row_blocks(stream, items, shares, blocks),
                        attend_cache<T, kLanes, kQueries, true>, shape, x, shares);

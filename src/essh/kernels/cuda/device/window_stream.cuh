@@ -13,6 +13,61 @@ namespace essh::cuda::device {
 inline constexpr int kStreamMemory = 208 * 1024, kStreamSlots = 8;  // most slots
 inline constexpr int kStreamWarps = 16, kStreamHeads = 32;          // most warps that compute, and kv heads
 
+// The steps of a warp's running sum for one query; groups of kLanes lanes take different rows.
+
+// This lane's part of the query, in units of the scores.
+template <class T, bool kAligned, int kSize>
+__device__ __forceinline__ void scale_query(const LanePart<T, kAligned>& part, float scale, float (&query)[kSize]) {
+  part.unpack(query);
+#pragma unroll
+  for (int c = 0; c < kSize; ++c) query[c] *= scale * kScoreUnit<T>;
+}
+// Adds kCount rows per group; one that is not there, by there(i), is zero. Their parts are LaneParts or others whose
+// numbers are scale() times those of unpack().
+template <int kLanes, class T, int kSize, class Part, int kCount, class There>
+__device__ __forceinline__ void add_rows(WeightedSum<T, kSize>& sum, const float (&query)[kSize],
+                                         const Part (&keys)[kCount], const Part (&values)[kCount], const There& there) {
+  float scores[kCount], top = sum.largest;
+#pragma unroll
+  for (int u = 0; u < kCount; ++u) {
+    float key[kSize], dot = 0;
+    keys[u].unpack(key);
+#pragma unroll
+    for (int c = 0; c < kSize; ++c) dot = fmaf(query[c], key[c], dot);
+    dot = sum_over_lanes<kLanes>(dot) * keys[u].scale();
+    scores[u] = there(u) ? dot : -INFINITY;
+    top = fmaxf(top, scores[u]);
+  }
+  const float level = top == -INFINITY ? 0.0f : top, fade = weight_of<T>(sum.largest - level);
+  sum.largest = top;
+  sum.sum *= fade;
+#pragma unroll
+  for (int c = 0; c < kSize; ++c) sum.out[c] *= fade;
+#pragma unroll
+  for (int u = 0; u < kCount; ++u) {
+    float value[kSize];
+    values[u].unpack(value);
+    const float weight = weight_of<T>(scores[u] - level);
+    sum.sum += weight;
+    const float factor = weight * values[u].scale();
+#pragma unroll
+    for (int c = 0; c < kSize; ++c) sum.out[c] = fmaf(factor, value[c], sum.out[c]);
+  }
+}
+// Over the groups; then every group has the sum of the warp.
+template <int kLanes, class T, int kSize>
+__device__ __forceinline__ void merge_groups(WeightedSum<T, kSize>& sum) {
+#pragma unroll
+  for (int step = 16; step >= kLanes; step /= 2) {
+    float other[kSize];
+#pragma unroll
+    for (int c = 0; c < kSize; ++c) other[c] = __shfl_xor_sync(0xffffffffu, sum.out[c], step);
+    const float other_largest = __shfl_xor_sync(0xffffffffu, sum.largest, step);
+    const float other_sum = __shfl_xor_sync(0xffffffffu, sum.sum, step);
+    sum.merge(other_largest, other_sum, other);
+  }
+}
+
 // One share of one sequence.
 struct StreamedShare {
   int sequence, index, used;
@@ -37,7 +92,10 @@ struct WindowStream {
   static constexpr int kSize = Part::kSize, kGroups = 32 / kLanes, kHeadDim = kLanes * kSize;
   using RowPart = CodedPart<kSize>;
   static constexpr int kRounds = 2, kRowsAtOnce = kRounds * kGroups;
-  using Sum = RowSum<T, kLanes>;
+  struct Query {  // this lane's part of it, and of its sum
+    float query[kSize];
+    WeightedSum<T, kSize> sum;
+  };
 
   const StepShape& shape;
   const StepOperands<T>& x;
@@ -105,7 +163,7 @@ struct WindowStream {
 
   // Adds kRounds rows per group of lanes at a time; load(row, key, value).
   template <class Load>
-  __device__ __forceinline__ void add_rows(Sum (&sums)[kQueries], int rows, int group, const Load& load) const {
+  __device__ __forceinline__ void add_slot(Query (&queries)[kQueries], int rows, int group, const Load& load) const {
     for (int base = 0; base < rows; base += kRowsAtOnce) {
       RowPart keys[kRounds], values[kRounds];
       bool there[kRounds];
@@ -117,21 +175,22 @@ struct WindowStream {
         if (there[u]) load(row, keys[u], values[u]);
       }
 #pragma unroll
-      for (int i = 0; i < kQueries; ++i) sums[i].add(keys, values, [&](int u) { return there[u]; });
+      for (int i = 0; i < kQueries; ++i)
+        add_rows<kLanes>(queries[i].sum, queries[i].query, keys, values, [&](int u) { return there[u]; });
     }
   }
 
   // Attends to a share with the queries of this warp's kv heads.
   __device__ void attend(RingPlace& reader, const StreamedShare& share, int warp, int lane) const {
     const int place = lane % kLanes, group = lane / kLanes;
-    Sum sums[kHeads][kQueries];
+    Query queries[kHeads][kQueries];
 #pragma unroll
     for (int h = 0; h < kHeads; ++h) {
       const int kv_head = min(warp + h * kStreamWarps, shape.kv_heads - 1);
 #pragma unroll
       for (int i = 0; i < kQueries; ++i)
-        sums[h][i].ask(Part::load(x.q.row(share.sequence) + head_of(kv_head, i) * kHeadDim, place, kHeadDim),
-                       shape.scale);
+        scale_query(Part::load(x.q.row(share.sequence) + head_of(kv_head, i) * kHeadDim, place, kHeadDim), shape.scale,
+                    queries[h][i].query);
     }
     for (int r = 0; r < share.cached; r += stream.slot_rows) {
       const unsigned char* const slot = reader.take();
@@ -140,7 +199,7 @@ struct WindowStream {
       for (int h = 0; h < kHeads; ++h) {
         const int kv_head = warp + h * kStreamWarps;
         if (kv_head >= shape.kv_heads) break;
-        add_rows(sums[h], rows, group, [&](int row, RowPart& key, RowPart& value) {
+        add_slot(queries[h], rows, group, [&](int row, RowPart& key, RowPart& value) {
           key = part_of(slot + row * stream.row_bytes, kv_head, place);
           value = part_of(slot + stream.half() + row * stream.row_bytes, kv_head, place);
         });
@@ -151,11 +210,12 @@ struct WindowStream {
     for (int h = 0; h < kHeads; ++h) {
       const int kv_head = warp + h * kStreamWarps;
       if (kv_head >= shape.kv_heads) break;
-      finish(sums[h], share, kv_head, group, place);
+      finish(queries[h], share, kv_head, group, place);
     }
   }
   // Adds the new row to the last share of a kv head, and sends the sums of the share.
-  __device__ void finish(Sum (&sums)[kQueries], const StreamedShare& share, int kv_head, int group, int place) const {
+  __device__ void finish(Query (&queries)[kQueries], const StreamedShare& share, int kv_head, int group,
+                         int place) const {
     if (share.last) {
       // By the first group; zero times a value that is not finite would not be zero.
       const bool there[1] = {group == 0};
@@ -165,17 +225,18 @@ struct WindowStream {
         value[0] = Part::load(x.v.row(share.sequence) + kv_head * kHeadDim, place, kHeadDim);
       }
 #pragma unroll
-      for (int i = 0; i < kQueries; ++i) sums[i].add(key, value, [&](int u) { return there[u]; });
+      for (int i = 0; i < kQueries; ++i)
+        add_rows<kLanes>(queries[i].sum, queries[i].query, key, value, [&](int u) { return there[u]; });
       if (shape.appends && group == 0) append(share, key[0], value[0], kv_head, place);
       __syncwarp();
     }
 #pragma unroll
-    for (int i = 0; i < kQueries; ++i) sums[i].merge();
+    for (int i = 0; i < kQueries; ++i) merge_groups<kLanes>(queries[i].sum);
     if (group != 0) return;
 #pragma unroll
     for (int i = 0; i < kQueries; ++i) {
       if (i >= shape.group) break;
-      const auto& sum = sums[i].of;
+      const auto& sum = queries[i].sum;
       if (share.used == 1) {
         T* const out = x.out.row(share.sequence) + head_of(kv_head, i) * kHeadDim + place * kSize;
 #pragma unroll
