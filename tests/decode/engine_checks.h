@@ -14,20 +14,26 @@
 // Checks of the contract of Engine, for any device.
 namespace essh {
 
-// A family with sliding and full attention. The window is shorter than the texts of the tests.
-inline StoredModel engine_family(bool attention = true, bool residual_in_fp32 = false) {
+// A family with sliding and, unless told otherwise, full attention. The window is shorter than the texts of the tests.
+struct FamilyShape {
+  bool full_attention = true, residual_in_fp32 = false;
+  bool transformer = false;  // full attention in all layers
+  Index window_heads = 2, window = 50;
+};
+inline StoredModel engine_family(const FamilyShape& shape = {}) {
   ModelConfig config = preset("tiny");
-  config.residual_in_fp32 = residual_in_fp32;
+  config.residual_in_fp32 = shape.residual_in_fp32;
   config.vocab_size = 300;
   config.hidden_size = kSanitized ? 64 : 128;
   config.intermediate_size = 320;
   config.num_hidden_layers = 4;
   config.attention_layers = {};
   config.layer_types = {"spectral", "sliding_attention", "spectral", "full_attention"};
-  if (!attention) config.layer_types = {"spectral", "sliding_attention", "spectral", "spectral"};
-  config.sliding_attention = {.num_attention_heads = 2, .head_dim = 64};
+  if (!shape.full_attention) config.layer_types = {"spectral", "sliding_attention", "spectral", "spectral"};
+  if (shape.transformer) config.layer_types.assign(4, "full_attention");
+  config.sliding_attention = {.num_attention_heads = shape.window_heads, .head_dim = 64};
   config.full_attention = {.num_attention_heads = 4, .num_key_value_heads = 2, .head_dim = 32};
-  config.sliding_window = 50;
+  config.sliding_window = shape.window;
   config.elastic = two_rate(config.spectral_channels, 320, deployment_budgets());
   LoadedModel model{config, Parameters<float>(config)};
   initialise(model.parameters, config, 3);

@@ -35,7 +35,8 @@ TEST(Engine, ForkRewindAndRestoreChangeNoBit) {
 TEST(Engine, PackedStatesGoOnWithTheSameBits) {
   auto stream = cpu_stream(2);
   check_packed(stream, {});
-  check_packed(stream, {}, engine_family(false));
+  check_packed(stream, {}, engine_family({.full_attention = false}));
+  check_packed(stream, {}, engine_family({.transformer = true}));
 }
 
 // Slot ids are never reused.
@@ -86,7 +87,7 @@ TEST(Engine, TextsOfSamplersAreThoseOfTheLogits) {
 
 TEST(Engine, TenThousandStepsDoNotDrift) {
   auto stream = cpu_stream(2);
-  check_no_drift(stream, {}, 4e-6, engine_family(false));
+  check_no_drift(stream, {}, 4e-6, engine_family({.full_attention = false}));
 }
 
 TEST(Engine, TiersShareAPass) {

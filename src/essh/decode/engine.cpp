@@ -450,12 +450,11 @@ class Engine::Typed : public Impl {
   }
 
   // One token of each sequence, a few at a time.
-  void run_streamed(TierModel<T>& model, std::span<const StreamedSequence> sequences, Index longest, float* logits,
-                    LogitKey* keys) {
+  void run_streamed(TierModel<T>& model, std::span<const StreamedSequence> sequences, float* logits, LogitKey* keys) {
     auto& fast = *streamed(model);
     for (Index first = 0; first < std::ssize(sequences); first += fast.sequences()) {
       const Index count = std::min(fast.sequences(), std::ssize(sequences) - first);
-      fast.step(sequences.subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(count)), longest,
+      fast.step(sequences.subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(count)),
                 logits + first * model_.config().vocab_size, keys + first);
     }
   }
@@ -482,7 +481,7 @@ class Engine::Typed : public Impl {
           list.push_back(sequence_of(*states[b], first[b]));
           if (before) list.back().drawn = before + b;
         }
-        run_streamed(model, list, longest, step_logits(count).data, found);
+        run_streamed(model, list, step_logits(count).data, found);
       } else {
         draw_plainly(model, states, longest, first, before, found);
       }
@@ -597,7 +596,7 @@ class Engine::Typed : public Impl {
       for (std::size_t b = 0; b < states.size(); ++b)
         list.push_back(sequence_of(*states[b], inputs_.tokens_at(inputs_.bytes.data())[static_cast<Index>(b)]));
       const auto logits = step_logits(count);
-      run_streamed(model, list, longest, logits.data, take_keys(states.size(), true));
+      run_streamed(model, list, logits.data, take_keys(states.size(), true));
       arena_.release();
       for (const auto& one : asked) deliver(logits, one.row, one);
       draws_.run(stream_, logits, [&] { launched(); });

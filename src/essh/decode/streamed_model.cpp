@@ -19,7 +19,6 @@ namespace {
 
 constexpr int kMostModes = 8, kMostHeadDim = 128;
 constexpr Index kFewestRows = 256;  // of a cache that grows
-constexpr Index kFullShare = 512;   // positions attended at once by attention without a window
 
 constexpr Index round_up(Index x, Index unit) {
   return (x + unit - 1) / unit * unit;
@@ -116,12 +115,7 @@ std::vector<StreamShare> distribute(const std::vector<Product>& products, int wo
   return shares;
 }
 
-// Attention is the slow part of this step: with it in all 28 layers of transformer-1.5b the step takes 2.7 ms on an
-// H200, kernel by kernel 2.1.
 bool fits(const ModelConfig& c) {
-  Index attention = 0;
-  for (Index layer = 0; layer < c.num_hidden_layers; ++layer) attention += c.kind(layer) != MixerKind::Spectral;
-  if (2 * attention > c.num_hidden_layers) return false;
   const auto attention_fits = [](const AttentionSizes& a) { return a.head_dim % 8 == 0 && a.head_dim <= kMostHeadDim; };
   if (c.hidden_size % 8 != 0) return false;
   if (c.has(MixerKind::Spectral) && (c.spectral_modes > kMostModes || c.channel_width % 2 != 0)) return false;
@@ -255,14 +249,7 @@ void StreamedModel<T>::lay_out(const ParameterLayout& layout, const Weights& wei
       layer.head_dim = static_cast<int>(a.head_dim);
       layer.window = static_cast<int>(sliding ? c.sliding_window : 0);
       layer.ring = sliding ? layer.window + static_cast<int>(kSpareRows) : 0;
-      Index share = kFullShare;
-      if (sliding) {
-        // Shares as small as leave one for each worker.
-        share = 64;
-        while (share < c.sliding_window && layer.heads * ceil_div(c.sliding_window, share) > limits_.workers)
-          share *= 2;
-      }
-      layer.share = static_cast<int>(share);
+      layer.most_shares = std::max(1, limits_.workers / layer.heads);
       for (Index i = 0; i < a.head_dim / 2; ++i)
         frequencies.push_back(
             std::exp2(-2.0 * static_cast<double>(i) / static_cast<double>(a.head_dim) * std::log2(a.rope_theta)));
@@ -369,6 +356,7 @@ void StreamedModel<T>::lay_out(const ParameterLayout& layout, const Weights& wei
   op.streams = streams_.data();
   op.embedding = weights[embedding].as<T>().data;
   op.last_gain = weights.vector<float>(layout.find(-1, "model.norm.weight")).data;
+  make_exchange();
 }
 
 // Steps of `count` sequences in full windows, always from the same state.
@@ -413,7 +401,7 @@ class StreamedModel<T>::TrialSteps {
  private:
   void step(SlotsInFlight in_flight) {
     model_.operands_.in_flight = in_flight;
-    model_.launch_step(sequences_, position_ + 1, logits_.data(), keys_.data());
+    model_.launch_step(sequences_, logits_.data(), keys_.data());
   }
 
   StreamedModel& model_;
@@ -452,12 +440,7 @@ SlotsInFlight StreamedModel<T>::slots_in_flight(Index count) {
 }
 
 template <class T>
-void StreamedModel<T>::reserve(Index longest) {
-  const bool grows = std::ranges::any_of(layers_, [](const auto& layer) { return layer.attends && layer.window == 0; });
-  if (longest_ >= 0 && (!grows || longest <= longest_)) return;
-  longest_ = std::max(longest, longest_);
-  stream_.wait();  // the old exchange may still be used
-  exchange_bytes_ = 0;
+void StreamedModel<T>::make_exchange() {
   const auto take = [&](Index bytes) {
     const auto offset = static_cast<int>(exchange_bytes_);
     exchange_bytes_ += round_up(bytes, 16);
@@ -468,8 +451,6 @@ void StreamedModel<T>::reserve(Index longest) {
   for (auto& layer : layers_) {
     if (layer.attends) {
       const Index rows = (layer.heads + 2 * layer.kv_heads) * layer.head_dim;
-      layer.most_shares =
-          static_cast<int>(ceil_div(layer.window > 0 ? Index{layer.window} : longest_, Index{layer.share}));
       layer.projected = take(round_up(rows, kTileRows) * Index{sizeof(float)});
       layer.mixed = take(Index{layer.heads} * layer.most_shares * (layer.head_dim + 4) * Index{sizeof(float)});
     } else {
@@ -483,23 +464,18 @@ void StreamedModel<T>::reserve(Index longest) {
   layers_there_ = on_device(stream_, layers_, "layers of the step");
   operands_.layer = layers_there_.data();
   const std::vector<std::byte> unsent(static_cast<std::size_t>(exchange_bytes_ * limits_.sequences), std::byte{0xff});
-  for (int i = 0; i < 2; ++i) {
-    exchange_[i] = on_device(stream_, unsent, "exchanged activations");
-    reached_[i] = 0;
-  }
+  for (auto& one : exchange_) one = on_device(stream_, unsent, "exchanged activations");
 }
 
 template <class T>
-void StreamedModel<T>::step(std::span<const StreamedSequence> list, Index longest, float* logits, LogitKey* keys) {
+void StreamedModel<T>::step(std::span<const StreamedSequence> list, float* logits, LogitKey* keys) {
   ESSH_ASSERT(!list.empty() && std::ssize(list) <= sequences());
   operands_.in_flight = slots_in_flight(std::ssize(list));
-  launch_step(list, longest, logits, keys);
+  launch_step(list, logits, keys);
 }
 
 template <class T>
-void StreamedModel<T>::launch_step(std::span<const StreamedSequence> list, Index longest, float* logits,
-                                   LogitKey* keys) {
-  reserve(longest);
+void StreamedModel<T>::launch_step(std::span<const StreamedSequence> list, float* logits, LogitKey* keys) {
   auto& op = operands_;
   op.count = static_cast<int>(list.size());
   std::ranges::copy(list, op.sequence.begin());

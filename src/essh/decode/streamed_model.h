@@ -26,9 +26,8 @@ class StreamedModel {
   // "q8", "q4" or "fp8" if the step reads codes, else empty.
   std::string_view quantisation() const;
 
-  // Advances up to sequences() sequences by one token whose position is below `longest`. logits: sequences x
-  // vocabulary; keys: one each, zero before.
-  void step(std::span<const StreamedSequence> list, Index longest, float* logits, LogitKey* keys);
+  // Advances up to sequences() sequences by one token. logits: sequences x vocabulary; keys: one each, zero before.
+  void step(std::span<const StreamedSequence> list, float* logits, LogitKey* keys);
 
  private:
   StreamedModel(const Model<T>& model, StreamedLimits limits, Stream& stream)
@@ -39,9 +38,8 @@ class StreamedModel {
   SlotsInFlight slots_in_flight(Index count);
   class TrialSteps;
   // step() with the slots in flight of operands_.
-  void launch_step(std::span<const StreamedSequence> list, Index longest, float* logits, LogitKey* keys);
-  // Makes room in the exchange for attention over positions below `longest`.
-  void reserve(Index longest);
+  void launch_step(std::span<const StreamedSequence> list, float* logits, LogitKey* keys);
+  void make_exchange();
 
   ModelConfig config_;
   Stream& stream_;
@@ -59,7 +57,6 @@ class StreamedModel {
   Index exchange_bytes_ = 0;  // of one sequence
   Index reached_[2] = {};
   int turn_ = 0;
-  Index longest_ = -1;
   Index fixed_bytes_ = 0, cache_bytes_ = 0;   // of a sequence of kFewestRows tokens
   std::map<Index, SlotsInFlight> in_flight_;  // by sequences, rounded up to a power of two
 };

@@ -93,9 +93,9 @@ struct StreamedLayer {
   const float* modal;
   const float* blend;
   Index state;  // bytes before this layer's state
-  // Attention. Position p lies in row p % ring, or in row p if ring is 0. A share is `share` positions, attended to by
-  // one block.
-  int heads, kv_heads, head_dim, window, ring, share, most_shares;
+  // Attention. Position p lies in row p % ring, or in row p if ring is 0. A head's positions are cut into at most
+  // `most_shares` shares of equal size, each attended to by one block.
+  int heads, kv_heads, head_dim, window, ring, most_shares;
   const double* frequencies;     // head_dim / 2
   Index keys, keys_per_row;      // bytes before the keys: keys + keys_per_row * capacity
   Index values, values_per_row;  // likewise for the values

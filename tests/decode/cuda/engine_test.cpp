@@ -14,7 +14,7 @@ struct EngineCuda : ::testing::TestWithParam<Arithmetic> {
     if (cuda::device_count() == 0) GTEST_SKIP() << "no GPU";
   }
   static Precision precision() { return GetParam().precision; }
-  static StoredModel family_model() { return engine_family(true, GetParam().residual_in_fp32); }
+  static StoredModel family_model() { return engine_family({.residual_in_fp32 = GetParam().residual_in_fp32}); }
 };
 
 TEST_P(EngineCuda, SixtyFourSlotsOfTenTiersComputeWhatEachComputesAlone) {
@@ -85,11 +85,11 @@ TEST_P(EngineCuda, TiersShareAPass) {
 }
 
 // Graphs of single steps, batches and prompts against the CPU.
-TEST_P(EngineCuda, AgreesWithTheCpu) {
+void check_against_cpu(const StoredModel& family, Precision precision) {
   Stream gpu(std::make_unique<cuda::Stream>());
   auto cpu = cpu_stream(4);
-  Engine there(family_model(), gpu, {.precision = precision()}), here(family_model(), cpu);
-  const double tolerance = precision() == Precision::BFloat16 ? 6e-2 : 2e-5;
+  Engine there(family, gpu, {.precision = precision}), here(family, cpu);
+  const double tolerance = precision == Precision::BFloat16 ? 6e-2 : 2e-5;
   const auto tokens = random_tokens(400, 300, 5);
   std::vector<Chunk> far, near;
   for (const char* name : {"T1", "T4", "T10"}) {
@@ -114,6 +114,12 @@ TEST_P(EngineCuda, AgreesWithTheCpu) {
     }
     begin += length;
   }
+}
+TEST_P(EngineCuda, AgreesWithTheCpu) {
+  check_against_cpu(family_model(), precision());
+}
+TEST_P(EngineCuda, ATransformerAgreesWithTheCpu) {
+  check_against_cpu(engine_family({.residual_in_fp32 = GetParam().residual_in_fp32, .transformer = true}), precision());
 }
 
 // A tier of the family and its export compute the same bits. Includes capacities with odd sizes.
@@ -188,6 +194,14 @@ TEST_P(EngineCuda, WindowsInEightBits) {
   Stream stream(std::make_unique<cuda::Stream>());
   check_rounded_states(stream, {.precision = precision()}, &EngineOptions::fp8_windows,
                        precision() == Precision::Float32 ? 2e-2 : 6e-2, family_model());
+}
+
+// Enough heads that bf16 engines stream whole rows of the windows, two heads per warp, in two shares.
+TEST_P(EngineCuda, WideWindowsInEightBits) {
+  Stream stream(std::make_unique<cuda::Stream>());
+  check_rounded_states(
+      stream, {.precision = precision()}, &EngineOptions::fp8_windows, precision() == Precision::Float32 ? 2e-2 : 6e-2,
+      engine_family({.residual_in_fp32 = GetParam().residual_in_fp32, .window_heads = 24, .window = 140}));
 }
 
 TEST_P(EngineCuda, StatesInBFloat16) {

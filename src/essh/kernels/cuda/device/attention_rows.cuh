@@ -69,6 +69,61 @@ struct WeightedSum {
   }
 };
 
+// Steps of a warp's running sum for one query; its groups of kLanes lanes take different rows.
+
+// Turns the lane's part of the query into units of the scores.
+template <class T, bool kAligned, int kSize>
+__device__ __forceinline__ void scale_query(const LanePart<T, kAligned>& part, float scale, float (&query)[kSize]) {
+  part.unpack(query);
+#pragma unroll
+  for (int c = 0; c < kSize; ++c) query[c] *= scale * kScoreUnit<T>;
+}
+// Adds kCount rows per group; one that is not there, by there(i), is zero. Their parts are LaneParts or others whose
+// numbers are scale() times those of unpack().
+template <int kLanes, class T, int kSize, class Part, int kCount, class There>
+__device__ __forceinline__ void add_rows(WeightedSum<T, kSize>& sum, const float (&query)[kSize],
+                                         const Part (&keys)[kCount], const Part (&values)[kCount], const There& there) {
+  float scores[kCount], top = sum.largest;
+#pragma unroll
+  for (int u = 0; u < kCount; ++u) {
+    float key[kSize], dot = 0;
+    keys[u].unpack(key);
+#pragma unroll
+    for (int c = 0; c < kSize; ++c) dot = fmaf(query[c], key[c], dot);
+    dot = sum_over_lanes<kLanes>(dot) * keys[u].scale();
+    scores[u] = there(u) ? dot : -INFINITY;
+    top = fmaxf(top, scores[u]);
+  }
+  const float level = top == -INFINITY ? 0.0f : top, fade = weight_of<T>(sum.largest - level);
+  sum.largest = top;
+  sum.sum *= fade;
+#pragma unroll
+  for (int c = 0; c < kSize; ++c) sum.out[c] *= fade;
+#pragma unroll
+  for (int u = 0; u < kCount; ++u) {
+    float value[kSize];
+    values[u].unpack(value);
+    const float weight = weight_of<T>(scores[u] - level);
+    sum.sum += weight;
+    const float factor = weight * values[u].scale();
+#pragma unroll
+    for (int c = 0; c < kSize; ++c) sum.out[c] = fmaf(factor, value[c], sum.out[c]);
+  }
+}
+// Adds up the groups; all of them get the sum.
+template <int kLanes, class T, int kSize>
+__device__ __forceinline__ void merge_groups(WeightedSum<T, kSize>& sum) {
+#pragma unroll
+  for (int step = 16; step >= kLanes; step /= 2) {
+    float other[kSize];
+#pragma unroll
+    for (int c = 0; c < kSize; ++c) other[c] = __shfl_xor_sync(0xffffffffu, sum.out[c], step);
+    const float other_largest = __shfl_xor_sync(0xffffffffu, sum.largest, step);
+    const float other_sum = __shfl_xor_sync(0xffffffffu, sum.sum, step);
+    sum.merge(other_largest, other_sum, other);
+  }
+}
+
 // Attends to `rows` rows for each query; source(row, lane, key, value) loads a lane's part of a key and a value row, a
 // LanePart or another RowPart whose numbers are scale() times those of unpack(). On return, thread i < head_dim has
 // column i of each query in out[0]; all threads have the maxima and the sums.
@@ -83,11 +138,7 @@ __device__ __forceinline__ void attend_rows(WeightedSum<T, 1> (&sums)[kQueries],
 
   float query[kQueries][kSize];
 #pragma unroll
-  for (int i = 0; i < kQueries; ++i) {
-    Part::load(q[i], place, head_dim).unpack(query[i]);
-#pragma unroll
-    for (int c = 0; c < kSize; ++c) query[i][c] *= scale * kScoreUnit<T>;
-  }
+  for (int i = 0; i < kQueries; ++i) scale_query(Part::load(q[i], place, head_dim), scale, query[i]);
   WeightedSum<T, kSize> mine[kQueries];
   for (int base = 0; base < rows; base += kWarps * kGroups * kBatch) {
     RowPart keys[kBatch], values[kBatch];
@@ -98,48 +149,15 @@ __device__ __forceinline__ void attend_rows(WeightedSum<T, 1> (&sums)[kQueries],
       if (row < rows) source(row, place, keys[u], values[u]);
     }
 #pragma unroll
-    for (int i = 0; i < kQueries; ++i) {
-      float scores[kBatch], top = mine[i].largest;
-#pragma unroll
-      for (int u = 0; u < kBatch; ++u) {
-        float key[kSize], dot = 0;
-        keys[u].unpack(key);
-#pragma unroll
-        for (int c = 0; c < kSize; ++c) dot = fmaf(query[i][c], key[c], dot);
-        dot = sum_over_lanes<kLanes>(dot) * keys[u].scale();
-        scores[u] = base + u * kWarps * kGroups + group < rows ? dot : -INFINITY;
-        top = fmaxf(top, scores[u]);
-      }
-      const float level = top == -INFINITY ? 0.0f : top, fade = weight_of<T>(mine[i].largest - level);
-      mine[i].largest = top;
-      mine[i].sum *= fade;
-#pragma unroll
-      for (int c = 0; c < kSize; ++c) mine[i].out[c] *= fade;
-#pragma unroll
-      for (int u = 0; u < kBatch; ++u) {
-        float value[kSize];
-        values[u].unpack(value);
-        const float weight = weight_of<T>(scores[u] - level);
-        mine[i].sum += weight;
-        const float factor = weight * values[u].scale();
-#pragma unroll
-        for (int c = 0; c < kSize; ++c) mine[i].out[c] = fmaf(factor, value[c], mine[i].out[c]);
-      }
-    }
+    for (int i = 0; i < kQueries; ++i)
+      add_rows<kLanes>(mine[i], query[i], keys, values,
+                       [&](int u) { return base + u * kWarps * kGroups + group < rows; });
   }
 
   // Reduces over the groups of a warp, then over the warps.
 #pragma unroll
   for (int i = 0; i < kQueries; ++i) {
-#pragma unroll
-    for (int step = 16; step >= kLanes; step /= 2) {
-      float other[kSize];
-#pragma unroll
-      for (int c = 0; c < kSize; ++c) other[c] = __shfl_xor_sync(0xffffffffu, mine[i].out[c], step);
-      const float largest = __shfl_xor_sync(0xffffffffu, mine[i].largest, step);
-      const float sum = __shfl_xor_sync(0xffffffffu, mine[i].sum, step);
-      mine[i].merge(largest, sum, other);
-    }
+    merge_groups<kLanes>(mine[i]);
     if (lane < kLanes) {
 #pragma unroll
       for (int c = 0; c < kSize; ++c) parts[i][warp][lane * kSize + c] = mine[i].out[c];

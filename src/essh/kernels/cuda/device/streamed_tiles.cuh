@@ -18,6 +18,8 @@ inline constexpr int kChunk = kTakers * 16 / int{sizeof(T)};
 inline constexpr int kSums = 128;             // values reduced over the warps at once, four threads each
 inline constexpr int kSumStride = kSums + 8;  // the four threads read different banks
 inline constexpr int kGroupColumns = 8;       // values of a channel advanced by one warp
+inline constexpr int kLeastShare = 64;        // positions of a head attended to by one block
+inline constexpr int kMostPrefetched = 768;   // positions; more would not stay in the L2 cache
 inline constexpr int kPartStride = kRowMaxColumns + 2;
 
 // Tiles of a slot of the ring, along the columns.

@@ -331,16 +331,27 @@ struct Worker {
   __device__ static int seen_by(const StreamedLayer& layer, Index position) {
     return static_cast<int>(layer.window > 0 && position >= layer.window ? layer.window : position + 1);
   }
+  // The shares of a head that sees `seen` positions: positions of each, and how many there are.
+  struct Cut {
+    int positions, count;
+  };
+  __device__ static Cut cut(const StreamedLayer& layer, int seen) {
+    const int equal = (seen + layer.most_shares - 1) / layer.most_shares;
+    const int positions = (equal + kLeastShare - 1) / kLeastShare * kLeastShare;
+    return {positions, (seen + positions - 1) / positions};
+  }
   __device__ int attention_elements(const StreamedLayer& layer) const {
     return layer.heads * layer.most_shares * (layer.head_dim + 4);
   }
 
-  // Prefetches the keys and values of attend()'s first item, before its query arrives.
+  // Prefetches keys and values of attend()'s first item, before its query arrives.
   __device__ void prefetch_caches(const StreamedLayer& layer) const {
     const auto& sequence = op.sequence[0];
-    const int seen = seen_by(layer, sequence.position), used = (seen + layer.share - 1) / layer.share;
+    const int seen = seen_by(layer, sequence.position);
+    const auto [share, used] = cut(layer, seen);
     if (worker >= layer.heads * used) return;
-    const int head = worker / used, begin = worker % used * layer.share, rows = min(layer.share, seen - begin);
+    const int head = worker / used, begin = worker % used * share,
+              rows = min(min(share, seen - begin), kMostPrefetched);
     const Index row_bytes = Index{layer.kv_heads} * layer.head_dim * Index{sizeof(T)};
     const Index column = Index{head / (layer.heads / layer.kv_heads)} * layer.head_dim * Index{sizeof(T)};
     const Index oldest = sequence.position + 1 - seen + begin;
@@ -365,7 +376,8 @@ struct Worker {
     int item = worker;
     for (int b = 0; b < count(); ++b) {
       const auto& sequence = op.sequence[b];
-      const int seen = seen_by(layer, sequence.position), used = (seen + layer.share - 1) / layer.share;
+      const int seen = seen_by(layer, sequence.position);
+      const auto [share, used] = cut(layer, seen);
       for (; item < layer.heads * used; item += op.workers) {
         const int head = item / used, index = item % used, kv_head = head / (layer.heads / layer.kv_heads);
         const bool last = index == used - 1;
@@ -410,7 +422,7 @@ struct Worker {
           for (int i = lane; i < d; i += 32) to[i] = shared.fresh[warp * kRowMaxColumns + i];
         }
 
-        const int begin = index * layer.share, total_rows = min(layer.share, seen - begin);
+        const int begin = index * share, total_rows = min(share, seen - begin);
         const int cached = last ? total_rows - 1 : total_rows;
         const Index oldest = sequence.position + 1 - seen + begin;
         const int first_row = static_cast<int>(layer.ring > 0 ? oldest % layer.ring : oldest);
@@ -433,42 +445,11 @@ struct Worker {
                   Part::load(r < cached ? values + Index{row} * row_width : shared.fresh + kRowMaxColumns, place, d);
             }
           }
-          float scores[kBatch], top = mine.largest;
-#pragma unroll
-          for (int u = 0; u < kBatch; ++u) {
-            float k[kSize], dot = 0;
-            key[u].unpack(k);
-#pragma unroll
-            for (int c = 0; c < kSize; ++c) dot = fmaf(query[c], k[c], dot);
-            dot = sum_over_lanes<kLanes>(dot);
-            scores[u] = base + u * kWarps * kGroups + group < total_rows ? dot : -INFINITY;
-            top = fmaxf(top, scores[u]);
-          }
-          const float level = top == -INFINITY ? 0.0f : top, fade = weight_of<T>(mine.largest - level);
-          mine.largest = top;
-          mine.sum *= fade;
-#pragma unroll
-          for (int c = 0; c < kSize; ++c) mine.out[c] *= fade;
-#pragma unroll
-          for (int u = 0; u < kBatch; ++u) {
-            float v[kSize];
-            value[u].unpack(v);
-            const float weight = weight_of<T>(scores[u] - level);
-            mine.sum += weight;
-#pragma unroll
-            for (int c = 0; c < kSize; ++c) mine.out[c] = fmaf(weight, v[c], mine.out[c]);
-          }
+          add_rows<kLanes>(mine, query, key, value,
+                           [&](int u) { return base + u * kWarps * kGroups + group < total_rows; });
         }
         // Reduces over the groups of a warp, then over the warps.
-#pragma unroll
-        for (int step = 16; step >= kLanes; step /= 2) {
-          float other[kSize];
-#pragma unroll
-          for (int c = 0; c < kSize; ++c) other[c] = __shfl_xor_sync(0xffffffffu, mine.out[c], step);
-          const float largest = __shfl_xor_sync(0xffffffffu, mine.largest, step);
-          const float sum = __shfl_xor_sync(0xffffffffu, mine.sum, step);
-          mine.merge(largest, sum, other);
-        }
+        merge_groups<kLanes>(mine);
         float* parts = shared.sums;
         if (lane < kLanes) {
 #pragma unroll
@@ -504,7 +485,7 @@ struct Worker {
       float4 out{0, 0, 0, 0};
       if (run < runs) {
         const int head = run * 4 / d, column = run * 4 % d;
-        const int used = (seen_by(layer, op.sequence[b].position) + layer.share - 1) / layer.share;
+        const int used = cut(layer, seen_by(layer, op.sequence[b].position)).count;
         const float* from = floats(layer.mixed, b, attention_elements(layer)) + head * layer.most_shares * (d + 4);
         WeightedSum<T, 4> whole;
         for (int s = 0; s < used; ++s, from += d + 4) {

@@ -13,61 +13,6 @@ namespace essh::cuda::device {
 inline constexpr int kStreamMemory = 208 * 1024, kStreamSlots = 8;  // most slots
 inline constexpr int kStreamWarps = 16, kStreamHeads = 32;          // most warps that compute, and kv heads
 
-// The steps of a warp's running sum for one query; groups of kLanes lanes take different rows.
-
-// This lane's part of the query, in units of the scores.
-template <class T, bool kAligned, int kSize>
-__device__ __forceinline__ void scale_query(const LanePart<T, kAligned>& part, float scale, float (&query)[kSize]) {
-  part.unpack(query);
-#pragma unroll
-  for (int c = 0; c < kSize; ++c) query[c] *= scale * kScoreUnit<T>;
-}
-// Adds kCount rows per group; one that is not there, by there(i), is zero. Their parts are LaneParts or others whose
-// numbers are scale() times those of unpack().
-template <int kLanes, class T, int kSize, class Part, int kCount, class There>
-__device__ __forceinline__ void add_rows(WeightedSum<T, kSize>& sum, const float (&query)[kSize],
-                                         const Part (&keys)[kCount], const Part (&values)[kCount], const There& there) {
-  float scores[kCount], top = sum.largest;
-#pragma unroll
-  for (int u = 0; u < kCount; ++u) {
-    float key[kSize], dot = 0;
-    keys[u].unpack(key);
-#pragma unroll
-    for (int c = 0; c < kSize; ++c) dot = fmaf(query[c], key[c], dot);
-    dot = sum_over_lanes<kLanes>(dot) * keys[u].scale();
-    scores[u] = there(u) ? dot : -INFINITY;
-    top = fmaxf(top, scores[u]);
-  }
-  const float level = top == -INFINITY ? 0.0f : top, fade = weight_of<T>(sum.largest - level);
-  sum.largest = top;
-  sum.sum *= fade;
-#pragma unroll
-  for (int c = 0; c < kSize; ++c) sum.out[c] *= fade;
-#pragma unroll
-  for (int u = 0; u < kCount; ++u) {
-    float value[kSize];
-    values[u].unpack(value);
-    const float weight = weight_of<T>(scores[u] - level);
-    sum.sum += weight;
-    const float factor = weight * values[u].scale();
-#pragma unroll
-    for (int c = 0; c < kSize; ++c) sum.out[c] = fmaf(factor, value[c], sum.out[c]);
-  }
-}
-// Over the groups; then every group has the sum of the warp.
-template <int kLanes, class T, int kSize>
-__device__ __forceinline__ void merge_groups(WeightedSum<T, kSize>& sum) {
-#pragma unroll
-  for (int step = 16; step >= kLanes; step /= 2) {
-    float other[kSize];
-#pragma unroll
-    for (int c = 0; c < kSize; ++c) other[c] = __shfl_xor_sync(0xffffffffu, sum.out[c], step);
-    const float other_largest = __shfl_xor_sync(0xffffffffu, sum.largest, step);
-    const float other_sum = __shfl_xor_sync(0xffffffffu, sum.sum, step);
-    sum.merge(other_largest, other_sum, other);
-  }
-}
-
 // One share of one sequence.
 struct StreamedShare {
   int sequence, index, used;
