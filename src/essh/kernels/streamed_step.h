@@ -84,7 +84,7 @@ struct PackCodedTiles {
 
 // One layer of the step. Offsets into the exchange are in bytes for one sequence; each region of the exchange holds its
 // sequences one after the other. Pointers and tables are in device memory.
-struct StreamedLayer {
+struct alignas(16) StreamedLayer {
   bool attends;
   const float* mixer_gain;
   const float* ffn_gain;

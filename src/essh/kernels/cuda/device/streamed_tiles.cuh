@@ -50,7 +50,8 @@ __host__ __device__ constexpr int input_stride(int widest) {
   return padded_inner<kColumns>(widest) + 16 / int{sizeof(T)};
 }
 
-// Shared memory except the ring.
+// Shared memory except the ring. Every part of it begins at a multiple of 16 bytes.
+static_assert(sizeof(StreamedLayer) % 16 == 0 && sizeof(StreamShare) % 16 == 0);
 template <class T, int kColumns>
 struct Shared {
   float* sums;     // 2 x kWarps x kSumStride

@@ -18,6 +18,8 @@ struct Worker {
   int toggle = 0, squares_toggle = 0;
   int product = 0;
   unsigned hidden_phase = 0;  // of the chunks of hidden units
+  float own_squares = 0;      // of a single sequence's residual, until they are summed
+  bool squares_wait = false;
   long long since = 0;
 
   // Adds the cycles since the last call to a phase.
@@ -58,8 +60,8 @@ struct Worker {
     cuda::store(to, all);
   }
 
-  // input = gain * residual, not yet divided by its root mean square; each warp sums its squares. The residual is
-  // `leaving` of the previous layer, or the embedding.
+  // input = gain * residual, not yet divided by its root mean square. The residual is `leaving` of the previous layer,
+  // or the embedding.
   __device__ void take_residual(int offset, const float* gain) {
     squares_toggle ^= 1;
     const int elements = residual_elements(), padded = padded_inner<kColumns>(op.hidden);
@@ -96,19 +98,39 @@ struct Worker {
         store4(shared.input + b * input_stride_() + i, {x[b].x * g.x, x[b].y * g.y, x[b].z * g.z, x[b].w * g.w});
       }
     }
+    if constexpr (kMost == 1) {
+      // Nobody asks for the sum before the product.
+      own_squares = squares[0];
+      squares_wait = true;
+    } else {
 #pragma unroll
-    for (int b = 0; b < kMost; ++b) {
-      if (b >= count()) break;
-      const float sum = warp_sum(squares[b]);
-      if (lane == 0) shared.squares[(squares_toggle * kStreamedSequences + b) * kWarps + warp] = sum;
+      for (int b = 0; b < kMost; ++b) {
+        if (b < count()) sum_squares(b, squares[b]);
+      }
     }
     meet();
   }
+  __device__ __forceinline__ void sum_squares(int b, float own) const {
+    const float sum = warp_sum(own);
+    if (lane == 0) shared.squares[(squares_toggle * kStreamedSequences + b) * kWarps + warp] = sum;
+  }
+  // After a barrier that follows the sums.
   __device__ float inverse_rms(int b) const {
-    float sum = 0;
+    const auto* of_warps =
+        reinterpret_cast<const float4*>(shared.squares + (squares_toggle * kStreamedSequences + b) * kWarps);
+    float4 sum = of_warps[0];
 #pragma unroll
-    for (int w = 0; w < kWarps; ++w) sum += shared.squares[(squares_toggle * kStreamedSequences + b) * kWarps + w];
-    return cuda::inverse_rms(sum, op.hidden, op.rms_eps);
+    for (int i = 1; i < kWarps / 4; ++i)
+      sum = {sum.x + of_warps[i].x, sum.y + of_warps[i].y, sum.z + of_warps[i].z, sum.w + of_warps[i].w};
+    return inverse_root((sum.x + sum.y) + (sum.z + sum.w), op.hidden, op.rms_eps);
+  }
+  // Exact to a few units in the last place: other blocks wait for what follows, and correctly rounded quotients and
+  // roots are calls that cost registers.
+  __device__ static float inverse_root(float squares, int width, float eps) {
+    return rsqrtf(__fdividef(squares, static_cast<float>(width)) + eps);
+  }
+  __device__ static float sigmoid(float x) {
+    return __fdividef(1.0f, 1.0f + expf(-x));
   }
 
   // input = values of type T sent by other workers, `elements` per sequence.
@@ -177,6 +199,10 @@ struct Worker {
         for (; slot < whole; ++slot) add.template operator()<true>(slot);
         if (slot * kSlotTiles < share.steps) add.template operator()<false>(slot);
         mine.store(sums + warp * kSumStride + t * kTileRows * n, n, lane);
+      }
+      if (squares_wait) {
+        sum_squares(0, own_squares);
+        squares_wait = false;
       }
       meet();
       finish(first, tiles, sums);
@@ -291,10 +317,10 @@ struct Worker {
         });
         squares += square(norm);
       }
-      const float scale = cuda::blend_scale(blend, cuda::inverse_rms(warp_sum(squares), op.width, op.value_eps));
-      const float write = 2 * cuda::sigmoid(__uint_as_float(gates[0].word[0]) + rest.y);
-      const float read = 2 * cuda::sigmoid(__uint_as_float(gates[1].word[0]) + rest.z);
-      const float kept = cuda::sigmoid(-(__uint_as_float(gates[2].word[0]) + rest.w));  // exp(-softplus)
+      const float scale = cuda::blend_scale(blend, inverse_root(warp_sum(squares), op.width, op.value_eps));
+      const float write = 2 * sigmoid(__uint_as_float(gates[0].word[0]) + rest.y);
+      const float read = 2 * sigmoid(__uint_as_float(gates[1].word[0]) + rest.z);
+      const float kept = sigmoid(-(__uint_as_float(gates[2].word[0]) + rest.w));  // exp(-softplus)
       const float cosine = kept * turn.x, sine = kept * turn.y;
       float z[2];
       float2 new_re, new_im;
@@ -500,7 +526,7 @@ struct Worker {
                                      __uint_as_float(x.word[3])};
           whole.merge(__uint_as_float(ends.word[0]), __uint_as_float(ends.word[1]), part_out);
         }
-        const float inverse = 1.0f / whole.sum;
+        const float inverse = __fdividef(1.0f, whole.sum);
         out = {whole.out[0] * inverse, whole.out[1] * inverse, whole.out[2] * inverse, whole.out[3] * inverse};
       }
       store4(shared.input + b * input_stride_() + run * 4, out);
@@ -552,7 +578,7 @@ struct Worker {
           const int unit = lane / 4;
           const float inverse = inverse_rms(0);
           const float gate = total(sums, unit) * inverse, linear = total(sums, unit + 8) * inverse;
-          const float x = gate * cuda::sigmoid(gate) * linear, next = __shfl_down_sync(0xffffffffu, x, 4);
+          const float x = gate * sigmoid(gate) * linear, next = __shfl_down_sync(0xffffffffu, x, 4);
           if (lane % 8 == 0)
             send_pair(narrow_part(layer.hidden, 0, hidden) + (up.first + first * up.stride) * 8 + unit, x, next);
           return;
@@ -562,7 +588,7 @@ struct Worker {
         const int value = (tile * kTileRows + unit) * n + b;
         const float inverse = inverse_rms(b);
         const float gate = total(sums, value) * inverse, linear = total(sums, value + 8 * n) * inverse;
-        const float x = gate * cuda::sigmoid(gate) * linear, next = __shfl_down_sync(0xffffffffu, x, 4);
+        const float x = gate * sigmoid(gate) * linear, next = __shfl_down_sync(0xffffffffu, x, 4);
         if (thread % 8 == 0)
           send_pair(narrow_part(layer.hidden, b, hidden) + (up.first + (first + tile) * up.stride) * 8 + unit, x, next);
       };
