@@ -161,11 +161,11 @@ function(essh_library name)
   essh_unity(essh_${name})
 endfunction()
 
-# essh_test(FOLDER [HEAVY] [LINK targets...]): tests/FOLDER/*_test.cpp as one program and one CTest entry
+# essh_test(FOLDER [HEAVY] [MEASURES_MEMORY] [LINK targets...]): tests/FOLDER/*_test.cpp as one program and one CTest entry
 # (kernels_cuda_test for kernels/cuda), or as a part of sanitized_test for the folders in ESSH_SANITIZED. HEAVY tests
-# compute much themselves and are fully optimised.
+# compute much themselves and are fully optimised. New memory is NaN, except where it is measured.
 function(essh_test folder)
-  cmake_parse_arguments(ARG "HEAVY" "" "LINK" ${ARGN})
+  cmake_parse_arguments(ARG "HEAVY;MEASURES_MEMORY" "" "LINK" ${ARGN})
   string(REPLACE "/" "_" name ${folder})
   file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/${folder}/*_test.cpp)
   if(sources)
@@ -174,6 +174,9 @@ function(essh_test folder)
     else()
       add_executable(${name}_test ${sources})
       add_test(NAME ${name} COMMAND ${name}_test)
+      if(NOT ARG_MEASURES_MEMORY)
+        set_tests_properties(${name} PROPERTIES ENVIRONMENT ESSH_FILL_MEMORY=1)
+      endif()
       add_dependencies(essh_tests ${name}_test)
     endif()
     target_include_directories(${name}_test PRIVATE ${PROJECT_SOURCE_DIR})

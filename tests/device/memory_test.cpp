@@ -2,7 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdint>
+#include <cstdlib>
 #include <numeric>
 
 namespace essh {
@@ -17,6 +19,13 @@ std::size_t held(const std::string& purpose) {
 
 bool aligned(const void* place) {
   return reinterpret_cast<std::uintptr_t>(place) % 256 == 0;
+}
+
+TEST(Buffer, IsFilledIfAsked) {
+  if (!std::getenv("ESSH_FILL_MEMORY")) GTEST_SKIP() << "CTest sets ESSH_FILL_MEMORY";
+  const Buffer buffer(Device::Cpu, 1000, "a test of filled memory");
+  EXPECT_TRUE(std::all_of(buffer.as<std::byte>(), buffer.as<std::byte>() + 1000,
+                          [](std::byte x) { return x == std::byte{0xff}; }));
 }
 
 TEST(Arena, PiecesAreAlignedAndApart) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <cstring>
 #include <map>
 #include <mutex>
 #include <string_view>
@@ -84,6 +85,20 @@ Reclaimers& reclaimers() {
 std::size_t round_up(std::size_t bytes) {
   return (bytes + kAlignment - 1) / kAlignment * kAlignment;
 }
+
+// With ESSH_FILL_MEMORY=1 new memory is all ones, NaN as a number of any width: a value that is read before it is
+// written shows.
+void fill_new(Device device, std::byte* data, std::size_t bytes) {
+  static const bool fills = [] {
+    const char* const text = std::getenv("ESSH_FILL_MEMORY");
+    return text && std::string_view(text) == "1";
+  }();
+  if (!fills) return;
+#if ESSH_WITH_CUDA
+  if (device == Device::Cuda) return cuda::fill_memory(data, bytes);
+#endif
+  if (device == Device::Cpu) std::memset(data, 0xff, bytes);
+}
 }  // namespace
 
 Reclaimer::Reclaimer(Device device, std::function<bool()> release) : device_(device), release_(std::move(release)) {
@@ -121,6 +136,7 @@ Buffer::Buffer(Device device, std::size_t bytes, const char* purpose)
     while (!(data_ = cuda::try_allocate(round_up(bytes), purpose))) {
       if (!Reclaimer::reclaim(device)) cuda::fail_for_memory(bytes, purpose);
     }
+    fill_new(device, as<std::byte>(), bytes);
     ledger_of(device).add(purpose, bytes);
     return;
 #else
@@ -132,6 +148,7 @@ Buffer::Buffer(Device device, std::size_t bytes, const char* purpose)
     fail(ErrorKind::OutOfMemory, "cannot allocate {} for {}; use a smaller batch, context or capacity",
          format_bytes(static_cast<double>(bytes)), purpose);
   }
+  fill_new(device, as<std::byte>(), bytes);
   ledger_of(device).add(purpose, bytes);
 }
 
@@ -161,9 +178,11 @@ bool Buffer::grow(std::size_t bytes) {
         if (error.kind() != ErrorKind::OutOfMemory || !Reclaimer::reclaim(device_)) throw;
       }
     }
-    ledger_of(device_).add(purpose_, mapping_->bytes() - bytes_);
+    const std::size_t before = bytes_;
     data_ = mapping_->data();
     bytes_ = mapping_->bytes();
+    fill_new(device_, as<std::byte>() + before, bytes_ - before);
+    ledger_of(device_).add(purpose_, bytes_ - before);
     return true;
   }
 #endif

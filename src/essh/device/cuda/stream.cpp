@@ -167,6 +167,11 @@ void fail_for_memory(std::size_t bytes, const char* purpose) {
        format_bytes(static_cast<double>(bytes)), purpose);
 }
 
+void fill_memory(void* memory, std::size_t bytes) {
+  check(cudaMemset(memory, 0xff, bytes), "filling memory");
+  check(cudaDeviceSynchronize(), "filling memory");
+}
+
 void release(void* memory) noexcept {
   cudaFree(memory);
 }

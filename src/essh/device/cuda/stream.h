@@ -122,6 +122,8 @@ DeviceMemory device_memory();
 // Allocates. Returns null when the GPU has no room left; throws any other error.
 void* try_allocate(std::size_t bytes, const char* purpose);
 void release(void* memory) noexcept;
+// Sets all bits; waits.
+void fill_memory(void* memory, std::size_t bytes);
 // Throws OutOfMemory with the request, its purpose and the free memory.
 [[noreturn]] void fail_for_memory(std::size_t bytes, const char* purpose);
 
