@@ -97,7 +97,7 @@ void fill_new(Device device, std::byte* data, std::size_t bytes) {
 #if ESSH_WITH_CUDA
   if (device == Device::Cuda) return cuda::fill_memory(data, bytes);
 #endif
-  constexpr std::size_t kMostFilled = std::size_t{64} << 20;
+  constexpr std::size_t kMostFilled = std::size_t{4} << 20;
   if (device == Device::Cpu) std::memset(data, 0xff, std::min(bytes, kMostFilled));
 }
 }  // namespace
