@@ -32,7 +32,7 @@ void launch(Stream& stream, const char* name, Shape shape, void (*kernel)(Parame
   if (shape.grid.x == 0 || shape.grid.y == 0 || shape.grid.z == 0) return;
   const ProfileScope timed(stream, name);
   nvtxRangePushA(name);
-  // More than 48 KB, with the kernel's own, must be asked for.
+  // Without the attribute a block gets 48 KB, including the kernel's static shared memory.
   if (shape.shared > 32 * 1024)
     check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shape.shared)),
           name);
