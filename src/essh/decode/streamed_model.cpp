@@ -446,7 +446,7 @@ void StreamedModel<T>::make_exchange() {
     exchange_bytes_ += round_up(bytes, 16);
     return offset;
   };
-  const Index residual = round_up(config_.hidden_size, kTileRows) * Index{sizeof(float)};
+  const Index residual = residual_bytes<T>(config_.hidden_size);
   constexpr Index kNarrow = sizeof(T);
   for (auto& layer : layers_) {
     if (layer.attends) {

@@ -82,6 +82,12 @@ struct PackCodedTiles {
   std::byte* stream;
 };
 
+// Bytes of a residual in the exchange: as float, and once more as T if that is narrower.
+template <class T>
+constexpr Index residual_bytes(Index hidden) {
+  return (hidden + kTileRows - 1) / kTileRows * kTileRows * Index{sizeof(T) < 4 ? 4 + sizeof(T) : 4};
+}
+
 // One layer of the step. Offsets into the exchange are in bytes for one sequence; each region of the exchange holds its
 // sequences one after the other. Pointers and tables are in device memory.
 struct alignas(16) StreamedLayer {
@@ -100,7 +106,7 @@ struct alignas(16) StreamedLayer {
   Index keys, keys_per_row;      // bytes before the keys: keys + keys_per_row * capacity
   Index values, values_per_row;  // likewise for the values
   // Regions of the exchange: projections (float), the mixer's readout (T; for attention, float per share), the residual
-  // after the mixer (float), the hidden units (T), the residual after the layer (float).
+  // after the mixer (residual_bytes), the hidden units (T), the residual after the layer (residual_bytes).
   int projected, mixed, middle, hidden, leaving;
 };
 

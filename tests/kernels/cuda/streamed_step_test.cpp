@@ -217,7 +217,7 @@ class FeedForwardStep {
       pack(products[p].format, products[p].parts, products[p].paired, products[p].steps, places, streams.data());
     }
 
-    const Index residual = (hidden + 15) / 16 * 16 * 4, between = (units + 7) / 8 * 16;
+    const Index residual = residual_bytes<BFloat16>(hidden), between = (units + 7) / 8 * 16;
     StreamedLayer layer{};
     const auto ffn_gain = on_gpu(ffn_gain_), last_gain = on_gpu(last_gain_);
     layer.mixer_gain = layer.ffn_gain = ffn_gain.data();
@@ -299,6 +299,7 @@ class FeedForwardStep {
     }
     auto leaving = x;
     for (Index c = 0; c < hidden; ++c) leaving[static_cast<std::size_t>(c)] += times(down_, c, between);
+    for (double& e : leaving) e = narrow(e);  // as it is sent
     const auto last = scaled(leaving, last_gain_);
     std::vector<double> logits;
     for (Index r = 0; r < head_.rows(); ++r) logits.push_back(times(head_, r, last) * rms(leaving));

@@ -6,9 +6,8 @@
 // writer stores it, so any other value is valid data: no flag, no fence.
 namespace essh::cuda::device {
 
-// Never the result of arithmetic: the GPU's NaN is 0x7fffffff, in bf16 0x7fff.
+// Never the result of arithmetic: the GPU's NaN is 0x7fffffff, in bf16 0x7fff. Elements of two bytes are sent in pairs.
 inline constexpr unsigned kUnsent = 0xffffffffu;
-inline constexpr unsigned short kUnsentHalf = 0xffff;
 
 __device__ __forceinline__ void send(float* to, float x) {
   unsigned bits = __float_as_uint(x);
@@ -18,8 +17,7 @@ __device__ __forceinline__ void send(float* to, float x) {
 // Two adjacent elements, the first at an even index.
 __device__ __forceinline__ void send_pair(BFloat16* to, float x, float y) {
   unsigned bits = pack(x, y);
-  if ((bits & 0xffffu) == kUnsentHalf) bits ^= 0x8000u;
-  if (bits >> 16 == kUnsentHalf) bits ^= 0x80000000u;
+  if (bits == kUnsent) bits = 0x7fff7fffu;
   asm volatile("st.relaxed.gpu.global.b32 [%0], %1;" ::"l"(to), "r"(bits) : "memory");
 }
 __device__ __forceinline__ void send_pair(float* to, float x, float y) {
@@ -34,7 +32,7 @@ __device__ __forceinline__ void prefetch(const void* from) {
 }
 
 template <int kWords>
-struct Words {
+struct alignas(4 * kWords) Words {
   unsigned word[kWords];
 };
 __device__ __forceinline__ Words<1> look1(const void* from) {
@@ -56,17 +54,36 @@ __device__ __forceinline__ Words<4> look4(const void* from) {
   return x;
 }
 
-// Whether every element of T in these words was sent.
-template <class T, int kWords>
+template <int kWords>
+__device__ __forceinline__ Words<kWords> look(const void* from) {
+  if constexpr (kWords == 1) return look1(from);
+  if constexpr (kWords == 2) return look2(from);
+  if constexpr (kWords == 4) return look4(from);
+}
+// Four elements of T, widened.
+template <class T>
+__device__ __forceinline__ float4 four_of(const Words<int{sizeof(T)}>& x) {
+  if constexpr (sizeof(T) == 4)
+    return {__uint_as_float(x.word[0]), __uint_as_float(x.word[1]), __uint_as_float(x.word[2]),
+            __uint_as_float(x.word[3])};
+  else
+    return {__uint_as_float(x.word[0] << 16), __uint_as_float(x.word[0] & 0xffff0000u),
+            __uint_as_float(x.word[1] << 16), __uint_as_float(x.word[1] & 0xffff0000u)};
+}
+
+// Whether all elements in these words were sent. Without branches, so that all words are asked for at once.
+template <int kWords>
 __device__ __forceinline__ bool sent(const Words<kWords>& x) {
   bool all = true;
 #pragma unroll
-  for (int i = 0; i < kWords; ++i) {
-    if constexpr (sizeof(T) == 4)
-      all = all && x.word[i] != kUnsent;
-    else
-      all = all && __vcmpeq2(x.word[i], kUnsent) == 0;
-  }
+  for (int i = 0; i < kWords; ++i) all &= x.word[i] != kUnsent;
+  return all;
+}
+template <int kWords, int kCount>
+__device__ __forceinline__ bool sent(const Words<kWords> (&x)[kCount]) {
+  bool all = true;
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) all &= sent(x[i]);
   return all;
 }
 

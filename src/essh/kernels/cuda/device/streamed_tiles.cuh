@@ -123,7 +123,7 @@ __device__ void take_hidden(const StreamedStep<T>& op, const Shared<T, kColumns>
           const int run = (c + i) * kTakers + thread;
           x[i] = {};
           if (run < runs) x[i] = look4(from + run * kRun);
-          there[i] = sent<T>(x[i]);
+          there[i] = sent(x[i]);
         }
         return __all_sync(0xffffffffu, there[0]) != 0;
       });
@@ -183,7 +183,7 @@ struct TileSums<BFloat16, TileFormat::Plain> {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const int row = lane / 4 + i / 2 * 8, column = lane % 4 * 2 + i % 2;
-      if (column < count) to[row * count + column] = c[0][i] + c[1][i];
+      if (column < count) to[column * kTileRows + row] = c[0][i] + c[1][i];
     }
   }
 };
@@ -221,7 +221,7 @@ struct TileSums<BFloat16, kFormat> {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const int row = lane / 4 + i / 2 * 8, column = lane % 4 * 2 + i % 2;
-      if (column < count) to[row * count + column] = c[0][i] + c[1][i];
+      if (column < count) to[column * kTileRows + row] = c[0][i] + c[1][i];
     }
   }
 };
@@ -250,7 +250,7 @@ struct TileSums<float, TileFormat::Plain> {
     for (int b = 0; b < kStreamedSequences; ++b) {
       if (b >= count) break;
       const float sum = c[b] + __shfl_xor_sync(0xffffffffu, c[b], 1);
-      if (lane % 2 == 0) to[lane / 2 * count + b] = sum;
+      if (lane % 2 == 0) to[b * kTileRows + lane / 2] = sum;
     }
   }
 };

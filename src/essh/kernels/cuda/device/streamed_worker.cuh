@@ -48,7 +48,16 @@ struct Worker {
     return reinterpret_cast<T*>(const_cast<std::byte*>(part(offset, b, elements * int{sizeof(T)})));
   }
   __device__ int input_stride_() const { return input_stride<T, kColumns>(op.widest); }
+  // A residual in the exchange: of each sequence as float, for who adds to it, and as T, for who multiplies.
+  static constexpr bool kNarrows = sizeof(T) < sizeof(float);
   __device__ int residual_elements() const { return (op.hidden + kTileRows - 1) / kTileRows * kTileRows; }
+  __device__ float* wide_residual(int offset, int b) const {
+    const auto bytes = static_cast<int>(residual_bytes<T>(op.hidden));
+    return reinterpret_cast<float*>(const_cast<std::byte*>(part(offset, b, bytes)));
+  }
+  __device__ T* narrow_residual(int offset, int b) const {
+    return reinterpret_cast<T*>(wide_residual(offset, b) + (kNarrows ? residual_elements() : 0));
+  }
 
   __device__ std::int32_t token(int b) const {
     const auto& s = op.sequence[b];
@@ -64,38 +73,35 @@ struct Worker {
   // or the embedding.
   __device__ void take_residual(int offset, const float* gain) {
     squares_toggle ^= 1;
-    const int elements = residual_elements(), padded = padded_inner<kColumns>(op.hidden);
+    const int padded = padded_inner<kColumns>(op.hidden);
     float squares[kMost] = {};
     for (int i = thread * 4; i < padded; i += kReaders * 4) {
       const bool inside = i < op.hidden;
       const float4 g = inside ? *reinterpret_cast<const float4*>(gain + i) : float4{0, 0, 0, 0};
-      float4 x[kMost];
+      Words<int{sizeof(T)}> words[kMost] = {};  // four elements
       if (offset < 0) {
 #pragma unroll
         for (int b = 0; b < kMost; ++b) {
-          float wide[4] = {};
-          if (b < count() && inside) cuda::load(op.embedding + Index{token(b)} * op.hidden + i, wide);
-          x[b] = {wide[0], wide[1], wide[2], wide[3]};
+          if (b < count() && inside)
+            words[b] = *reinterpret_cast<const Words<int{sizeof(T)}>*>(op.embedding + Index{token(b)} * op.hidden + i);
         }
       } else {
+        const T* const first = narrow_residual(offset, 0) + i;
+        const unsigned stride = static_cast<unsigned>(residual_bytes<T>(op.hidden)) / sizeof(T);
         await([&] {
-          bool all = true;
 #pragma unroll
           for (int b = 0; b < kMost; ++b) {
-            Words<4> w{};
-            if (b < count() && inside) w = look4(floats(offset, b, elements) + i);
-            all = all && sent<float>(w);
-            x[b] = {__uint_as_float(w.word[0]), __uint_as_float(w.word[1]), __uint_as_float(w.word[2]),
-                    __uint_as_float(w.word[3])};
+            if (b < count() && inside) words[b] = look<int{sizeof(T)}>(first + static_cast<unsigned>(b) * stride);
           }
-          return all;
+          return sent(words);
         });
       }
 #pragma unroll
       for (int b = 0; b < kMost; ++b) {
         if (b >= count()) break;
-        squares[b] = fmaf(x[b].x, x[b].x, fmaf(x[b].y, x[b].y, fmaf(x[b].z, x[b].z, fmaf(x[b].w, x[b].w, squares[b]))));
-        store4(shared.input + b * input_stride_() + i, {x[b].x * g.x, x[b].y * g.y, x[b].z * g.z, x[b].w * g.w});
+        const float4 x = four_of<T>(words[b]);
+        squares[b] = fmaf(x.x, x.x, fmaf(x.y, x.y, fmaf(x.z, x.z, fmaf(x.w, x.w, squares[b]))));
+        store4(shared.input + b * input_stride_() + i, {x.x * g.x, x.y * g.y, x.z * g.z, x.w * g.w});
       }
     }
     if constexpr (kMost == 1) {
@@ -135,37 +141,47 @@ struct Worker {
 
   // input = values of type T sent by other workers, `elements` per sequence.
   __device__ const T* take_sent(int offset, int elements) {
-    constexpr int kRun = 16 / int{sizeof(T)}, kAtOnce = kMost == 1 ? 2 : 4;
+    constexpr int kRun = 16 / int{sizeof(T)};
+    const int all = padded_inner<kColumns>(elements) / kRun * count();
+    if (kMost == 1 || all <= kReaders)
+      take_runs<1>(offset, elements);
+    else if (all <= 2 * kReaders)
+      take_runs<2>(offset, elements);
+    else
+      take_runs<4>(offset, elements);
+    meet();
+    return shared.input;
+  }
+  // Runs of 16 bytes, kAtOnce per thread; of those that are not there a thread asks for its first one again.
+  template <int kAtOnce>
+  __device__ __forceinline__ void take_runs(int offset, int elements) const {
+    constexpr int kRun = 16 / int{sizeof(T)};
     const int runs = elements / kRun, padded_runs = padded_inner<kColumns>(elements) / kRun,
               all = padded_runs * count();
+    const T* const from = narrow_part(offset, 0, elements);
     for (int first = thread; first < all; first += kReaders * kAtOnce) {
-      const T* from[kAtOnce];
+      int b[kAtOnce], run[kAtOnce];
+      unsigned place[kAtOnce];
       Words<4> x[kAtOnce];
 #pragma unroll
       for (int i = 0; i < kAtOnce; ++i) {
-        const int item = first + i * kReaders, b = kMost == 1 ? 0 : item / padded_runs, run = item - b * padded_runs;
-        from[i] = item < all && run < runs ? narrow_part(offset, b, elements) + run * kRun : nullptr;
+        const int item = first + i * kReaders;
+        b[i] = kMost == 1 ? 0 : item / padded_runs;
+        run[i] = item - b[i] * padded_runs;
+        place[i] = item < all ? static_cast<unsigned>(b[i] * elements + min(run[i], runs - 1) * kRun) : place[0];
       }
       await([&] {
-        bool ready = true;
 #pragma unroll
-        for (int i = 0; i < kAtOnce; ++i) {
-          x[i] = {};
-          if (from[i]) x[i] = look4(from[i]);
-          ready = ready && sent<T>(x[i]);
-        }
-        return ready;
+        for (int i = 0; i < kAtOnce; ++i) x[i] = look4(from + place[i]);
+        return sent(x);
       });
 #pragma unroll
       for (int i = 0; i < kAtOnce; ++i) {
-        const int item = first + i * kReaders, b = kMost == 1 ? 0 : item / padded_runs, run = item - b * padded_runs;
-        if (item < all)
-          *reinterpret_cast<uint4*>(shared.input + b * input_stride_() + run * kRun) =
-              uint4{x[i].word[0], x[i].word[1], x[i].word[2], x[i].word[3]};
+        if (first + i * kReaders >= all) break;
+        auto* to = reinterpret_cast<uint4*>(shared.input + b[i] * input_stride_() + run[i] * kRun);
+        *to = run[i] < runs ? uint4{x[i].word[0], x[i].word[1], x[i].word[2], x[i].word[3]} : uint4{0, 0, 0, 0};
       }
     }
-    meet();
-    return shared.input;
   }
 
   struct Nothing {
@@ -219,14 +235,22 @@ struct Worker {
     sum += __shfl_xor_sync(0xffffffffu, sum, 1);
     return sum + __shfl_xor_sync(0xffffffffu, sum, 2);
   }
-  // Calls each(row, sequence, sum) on every fourth thread, for one value. Tiles follow each other.
+  // The sums of a pass are numbered by tile, sequence and row; four threads have one of them.
+  struct Value {
+    int row, b;
+  };
+  __device__ Value own_value() const {
+    const int value = thread / 4, block = value / kTileRows, n = count();
+    return {block / n * kTileRows + value % kTileRows, block % n};
+  }
+  // Calls each(row, sequence, sum, sends) on all threads; `sends` is true on one of the four of a value. Tiles follow
+  // each other.
   template <class Each>
   __device__ auto rows(const StreamShare& share, const Each& each) {
     return [this, each, begin = share.first](int first, int tiles, const float* sums) {
-      const int n = count(), value = thread / 4;
-      const float sum = total(sums, value);
-      if (value < tiles * kTileRows * n && thread % 4 == 0)
-        each((begin + first) * kTileRows + value / n, value % n, sum);
+      const auto [row, b] = own_value();
+      const float sum = total(sums, thread / 4);
+      each((begin + first) * kTileRows + row, b, sum, thread % 4 == 0 && row < tiles * kTileRows);
     };
   }
 
@@ -237,7 +261,7 @@ struct Worker {
   // The residual at `offset`, or the embedding; may still be unsent.
   __device__ float look_at_residual(int offset, int b, int row) const {
     if (offset < 0) return row < op.hidden ? widen(op.embedding[Index{token(b)} * op.hidden + row]) : 0.0f;
-    return __uint_as_float(look1(floats(offset, b, residual_elements()) + row).word[0]);
+    return __uint_as_float(look1(wide_residual(offset, b) + row).word[0]);
   }
   __device__ float residual(int offset, int b, int row) const {
     float x = 0;
@@ -253,11 +277,12 @@ struct Worker {
     if (share.count == 0) return;
     take_residual(entering, layer.mixer_gain);
     end_phase(StepPhase::Residual);
-    multiply<kLayers>(
-        share,
-        rows(share, [&](int row, int b,
-                        float sum) { send(floats(layer.projected, b, elements) + row, sum * inverse_rms(b)); }),
-        most_at_once(), shared.input);
+    multiply<kLayers>(share,
+                      rows(share,
+                           [&](int row, int b, float sum, bool sends) {
+                             if (sends) send(floats(layer.projected, b, elements) + row, sum * inverse_rms(b));
+                           }),
+                      most_at_once(), shared.input);
     end_phase(StepPhase::Project);
   }
 
@@ -297,13 +322,9 @@ struct Worker {
       await([&] {
         norm = look2(v0 + (lane * 2 < op.width ? lane * 2 : 0));
         own = look2(v0 + (inside ? column : 0));
-        bool all_sent = sent<float>(own) && sent<float>(norm);
 #pragma unroll
-        for (int i = 0; i < 3; ++i) {
-          gates[i] = look1(from + values + i * op.channels * op.modes + gate);
-          all_sent = all_sent && sent<float>(gates[i]);
-        }
-        return all_sent;
+        for (int i = 0; i < 3; ++i) gates[i] = look1(from + values + i * op.channels * op.modes + gate);
+        return sent(own) & sent(norm) & sent(gates);
       });
       const auto square = [](const Words<2>& w) {
         const float x = __uint_as_float(w.word[0]), y = __uint_as_float(w.word[1]);
@@ -313,7 +334,7 @@ struct Worker {
       for (int p = lane * 2 + 64; p < op.width; p += 64) {
         await([&] {
           norm = look2(v0 + p);
-          return sent<float>(norm);
+          return sent(norm);
         });
         squares += square(norm);
       }
@@ -425,7 +446,7 @@ struct Worker {
             await([&] {
               a = look1(x + i);
               c = look1(x + i + half);
-              return sent<float>(a) && sent<float>(c);
+              return sent(a) & sent(c);
             });
             const float first = __uint_as_float(a.word[0]), second = __uint_as_float(c.word[0]);
             const float2 turn = what == 2 ? float2{1, 0} : turns[i];
@@ -520,7 +541,7 @@ struct Worker {
           await([&] {
             x = look4(from + column);
             ends = look2(from + d);
-            return sent<float>(x) && sent<float>(ends);
+            return sent(x) & sent(ends);
           });
           const float part_out[4] = {__uint_as_float(x.word[0]), __uint_as_float(x.word[1]), __uint_as_float(x.word[2]),
                                      __uint_as_float(x.word[3])};
@@ -542,18 +563,25 @@ struct Worker {
                               const Take& take, const Await& await_columns = {}) {
     const auto share = next_share();
     if (share.count == 0) return;
-    const int elements = residual_elements(), n = count(), value = thread / 4;
-    const int own = share.first * kTileRows + value / n;
-    const bool used = value < kSums / (kTileRows * n) * kTileRows * n && value < share.count * kTileRows * n;
-    const float before = used && thread % 4 == 0 ? look_at_residual(entering, value % n, own) : 0.0f;
+    const auto [own_row, own_b] = own_value();
+    const int own = share.first * kTileRows + own_row;
+    const bool used = own_row < min(most_at_once(), share.count) * kTileRows;
+    const float before = used && thread % 4 == 0 ? look_at_residual(entering, own_b, own) : 0.0f;
     const T* const input = take();
     end_phase(waits);
     multiply<kLayers>(share,
                       rows(share,
-                           [&](int row, int b, float sum) {
-                             const bool known = row == own && __float_as_uint(before) != kUnsent;
-                             const float x = known ? before : residual(entering, b, row);
-                             send(floats(leaving, b, elements) + row, fmaf(scale, sum, x));
+                           [&](int row, int b, float sum, bool sends) {
+                             float x = 0;
+                             if (sends) {
+                               const bool known = row == own && __float_as_uint(before) != kUnsent;
+                               x = fmaf(scale, sum, known ? before : residual(entering, b, row));
+                             }
+                             if constexpr (kNarrows) {
+                               const float next = __shfl_down_sync(0xffffffffu, x, 4);
+                               if (sends && row % 2 == 0) send_pair(narrow_residual(leaving, b) + row, x, next);
+                             }
+                             if (sends) send(wide_residual(leaving, b) + row, x);
                            }),
                       most_at_once(), input, await_columns);
     end_phase(multiplies);
@@ -585,9 +613,9 @@ struct Worker {
         }
         const int n = count(), item = thread / 4, b = item / (tiles * 8), tile = item / 8 % tiles, unit = item % 8;
         if (warp * 8 >= tiles * 8 * n) return;
-        const int value = (tile * kTileRows + unit) * n + b;
+        const int value = (tile * n + b) * kTileRows + unit;
         const float inverse = inverse_rms(b);
-        const float gate = total(sums, value) * inverse, linear = total(sums, value + 8 * n) * inverse;
+        const float gate = total(sums, value) * inverse, linear = total(sums, value + 8) * inverse;
         const float x = gate * sigmoid(gate) * linear, next = __shfl_down_sync(0xffffffffu, x, 4);
         if (thread % 8 == 0)
           send_pair(narrow_part(layer.hidden, b, hidden) + (up.first + (first + tile) * up.stride) * 8 + unit, x, next);
@@ -616,8 +644,8 @@ struct Worker {
     LogitKey best = 0;
     multiply<kHead>(share,
                     rows(share,
-                         [&](int row, int b, float sum) {
-                           if (row >= op.vocabulary) return;
+                         [&](int row, int b, float sum, bool sends) {
+                           if (!sends || row >= op.vocabulary) return;
                            const float logit = sum * inverse_rms(b);
                            op.logits[Index{b} * op.vocabulary + row] = logit;
                            const auto key = logit_key(logit, row);
@@ -629,10 +657,12 @@ struct Worker {
     auto* all = reinterpret_cast<LogitKey*>(shared.sums);
     if (thread % 4 == 0) all[thread / 4] = best;
     meet();
-    const int n = count();
-    if (thread < n) {
+    if (thread < count()) {
       LogitKey top = 0;  // `best` may belong to another sequence
-      for (int i = thread; i < kSums / (kTileRows * n) * kTileRows * n; i += n) top = all[i] > top ? all[i] : top;
+      for (int i = 0; i < most_at_once() * kTileRows; ++i) {
+        const auto key = all[(i / kTileRows * count() + thread) * kTileRows + i % kTileRows];
+        top = key > top ? key : top;
+      }
       atomicMax(op.keys + thread, top);
     }
   }
