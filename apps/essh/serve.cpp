@@ -138,7 +138,8 @@ void run(ServeOptions o) {
     fmt::print("{}: ready to serve at tier {}\n", name, o.tier);
     return;
   }
-  scheduler.prepare(find_tier(folder, engine.config(), o.tier));
+  // A smaller tier is needed when there is no time to prepare it.
+  for (std::size_t i = 0; i < (o.max_latency_ms > 0 ? levels.size() : 1); ++i) scheduler.prepare(levels[i]);
   serve::serve_http(o.http, handler, [&](int port) {
     const auto host = o.http.host.find(':') == std::string::npos ? o.http.host : "[" + o.http.host + "]";
     fmt::print("{} at tier {}: http://{}:{}/v1 (console: http://{}:{}/)\n", name, o.tier, host, port, host, port);
