@@ -149,7 +149,7 @@ struct WindowStream {
           value = part_of(slot + stream.half() + row * stream.row_bytes, kv_head, place);
         });
       }
-      reader.give_back(lane);
+      reader.give_back_each();
     }
 #pragma unroll
     for (int h = 0; h < kHeads; ++h) {
@@ -258,7 +258,7 @@ __global__ void __launch_bounds__(32 * (kStreamWarps + 1), 1)
   const TileRing ring{memory, barriers, barriers + kStreamSlots, stream.slots, stream.slot_bytes()};
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   const int warps = static_cast<int>(blockDim.x) / 32 - 1;
-  if (threadIdx.x == 0) ring.init(warps);
+  if (threadIdx.x == 0) ring.init(warps * 32);
   __syncthreads();
   const WindowStream<kLanes, kQueries, kHeads> window{shape, x, shares, stream};
   if (warp == warps) {
