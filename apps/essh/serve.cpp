@@ -139,7 +139,7 @@ void run(ServeOptions o) {
     return;
   }
   // A smaller tier is needed when there is no time to prepare it.
-  for (std::size_t i = 0; i < (o.max_latency_ms > 0 ? levels.size() : 1); ++i) scheduler.prepare(levels[i]);
+  scheduler.prepare(o.max_latency_ms > 0 ? std::span(levels) : std::span(levels).first(1));
   serve::serve_http(o.http, handler, [&](int port) {
     const auto host = o.http.host.find(':') == std::string::npos ? o.http.host : "[" + o.http.host + "]";
     fmt::print("{} at tier {}: http://{}:{}/v1 (console: http://{}:{}/)\n", name, o.tier, host, port, host, port);

@@ -36,6 +36,17 @@ std::string Stream::description() {
   return fmt::format("CPU, {} threads", cpu()->pool().threads());
 }
 
+double Stream::free_memory() {
+#if ESSH_WITH_CUDA
+  if (auto* gpu = cuda()) {
+    gpu->activate();
+    const auto memory = cuda::device_memory();
+    return static_cast<double>(memory.free) / static_cast<double>(memory.total);
+  }
+#endif
+  return 1;
+}
+
 std::map<std::string, std::string>& Stream::choices() {
 #if ESSH_WITH_CUDA
   if (auto* gpu = cuda()) return gpu->choices();

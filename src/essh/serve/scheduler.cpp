@@ -143,14 +143,22 @@ Scheduler::~Scheduler() {
   stop();
 }
 
-void Scheduler::prepare(const Tier& tier) {
-  try {
-    engine_.prepare(tier, options_.max_slots, options_.prompt_piece);
-  } catch (const Error& error) {
-    // Smaller steps may still fit.
-    if (error.kind() != ErrorKind::OutOfMemory) throw;
-    log::warn("serve: too little memory for {} texts at once at tier {}; give a smaller --max-slots: {}",
-              options_.max_slots, tier.name, error.what());
+void Scheduler::prepare(std::span<const Tier> tiers) {
+  for (const auto& tier : tiers) {
+    if (&tier != &tiers.front() && engine_.stream().free_memory() < 0.5) {
+      log::info("serve: tiers from {} down are prepared when they are first used; half of the memory stays free",
+                tier.name);
+      return;
+    }
+    try {
+      engine_.prepare(tier, options_.max_slots, options_.prompt_piece);
+    } catch (const Error& error) {
+      // Smaller steps may still fit.
+      if (error.kind() != ErrorKind::OutOfMemory) throw;
+      log::warn("serve: too little memory for {} texts at once at tier {}; give a smaller --max-slots: {}",
+                options_.max_slots, tier.name, error.what());
+      return;
+    }
   }
 }
 

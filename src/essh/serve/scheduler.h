@@ -72,8 +72,9 @@ class Scheduler {
   // Fails the remaining jobs.
   ~Scheduler();
 
-  // Prepares the engine for every size of step and prompts at this tier, before the first request.
-  void prepare(const Tier& tier);
+  // Prepares the engine for every size of step and prompts at these tiers, before the first request: at the first one,
+  // and at others while half of the GPU's memory is free.
+  void prepare(std::span<const Tier> tiers);
   // Throws 429 if the queue is full, 503 when draining.
   void submit(Job job);
   // Refuses new jobs.
