@@ -68,7 +68,8 @@ class OwnServer {
     serve::ApiOptions options{.folder = folder, .name = "model", .tier = tier};
     options.limits.max_tokens = std::max<Index>(options.limits.max_tokens, std::ranges::max(o.outputs));
     api_ = std::make_unique<serve::Api>(std::move(options), engine_, *tokenizer_, *scheduler_, metrics_);
-    const auto prepared = folder.empty() ? find_tier(engine_.config(), tier) : find_tier(folder, engine_.config(), tier);
+    const auto prepared =
+        folder.empty() ? find_tier(engine_.config(), tier) : find_tier(folder, engine_.config(), tier);
     scheduler_->prepare(std::span(&prepared, 1));
     http_.port = 0;
     http_.max_connections = 2 * most + 64;
