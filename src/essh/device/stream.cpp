@@ -36,7 +36,7 @@ std::string Stream::description() {
   return fmt::format("CPU, {} threads", cpu()->pool().threads());
 }
 
-double Stream::free_memory() {
+double Stream::free_memory_share() {
 #if ESSH_WITH_CUDA
   if (auto* gpu = cuda()) {
     gpu->activate();

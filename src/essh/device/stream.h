@@ -74,8 +74,8 @@ class Stream {
 
   // "NVIDIA H200 (sm_90, CUDA 13.0)" or "CPU, 2 threads".
   std::string description();
-  // The share of the GPU's memory that is free; 1 on the CPU.
-  double free_memory();
+  // Free memory of the GPU relative to all of it; 1 on the CPU.
+  double free_memory_share();
   // Autotuned algorithms and launch parameters by name (cuda::Stream); empty on the CPU.
   std::map<std::string, std::string>& choices();
   // Whether launch parameters are autotuned; false on the CPU.

@@ -145,7 +145,7 @@ Scheduler::~Scheduler() {
 
 void Scheduler::prepare(std::span<const Tier> tiers) {
   for (const auto& tier : tiers) {
-    if (&tier != &tiers.front() && engine_.stream().free_memory() < 0.5) {
+    if (&tier != &tiers.front() && engine_.stream().free_memory_share() < 0.5) {
       log::info("serve: tiers from {} down are prepared when they are first used; half of the memory stays free",
                 tier.name);
       return;

@@ -152,7 +152,7 @@ struct Worker {
     meet();
     return shared.input;
   }
-  // Runs of 16 bytes, kAtOnce per thread; of those that are not there a thread asks for its first one again.
+  // Runs of 16 bytes, kAtOnce per thread. Beyond the last run a thread reads its first one again, which saves a branch.
   template <int kAtOnce>
   __device__ __forceinline__ void take_runs(int offset, int elements) const {
     constexpr int kRun = 16 / int{sizeof(T)};

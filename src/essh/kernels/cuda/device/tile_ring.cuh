@@ -116,8 +116,8 @@ struct RingPlace {
     if (lane == 0) barrier_arrive(ring.empty + slot);
     advance();
   }
-  // The same in a ring whose readers are lanes. racecheck follows it in every kernel; an arrival of the first lane for
-  // its warp it took for that lane's alone in one of them.
+  // The same in a ring whose readers are lanes, 32 per warp. racecheck follows these arrivals; where one lane arrives
+  // for its warp, it may miss that the other lanes have read before.
   __device__ __forceinline__ void give_back_each() {
     barrier_arrive(ring.empty + slot);
     advance();
