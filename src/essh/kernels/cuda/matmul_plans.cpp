@@ -264,8 +264,9 @@ void MatmulPlans::choose(const Matmul& p, Plan& plan) {
   std::vector<int> valid;
   for (int i = 0; i < count; ++i) {
     if (candidates[i].state != CUBLAS_STATUS_SUCCESS) continue;
-    if (attempt(candidates[i].algo, i == 0 ? first : other) != CUBLAS_STATUS_SUCCESS) continue;
-    if (i > 0) {
+    const bool leads = valid.empty();  // others are compared with it
+    if (attempt(candidates[i].algo, leads ? first : other) != CUBLAS_STATUS_SUCCESS) continue;
+    if (!leads) {
       // Algorithms may differ only in the order of additions.
       const auto [gap, largest] = compare(stream_, p.output, first, other, elements);
       const float tolerance = (p.output == MatmulType::BFloat16 ? 1.6e-2f : 1e-3f) * largest;
@@ -273,8 +274,8 @@ void MatmulPlans::choose(const Matmul& p, Plan& plan) {
     }
     valid.push_back(i);
   }
-  // In turns, and the best of each: the GPU may have other work. The library's first suggestion stays unless another is
-  // clearly faster.
+  // In turns, and the best of each: the GPU may have other work. The library's first suggestion that runs stays unless
+  // another is clearly faster.
   constexpr int kRounds = 3;
   constexpr float kClearly = 0.98f;
   std::array<float, kCandidates> best;
@@ -282,7 +283,7 @@ void MatmulPlans::choose(const Matmul& p, Plan& plan) {
   for (int round = 0; round < kRounds; ++round) {
     for (const int i : valid) {
       auto& time = best[static_cast<std::size_t>(i)];
-      time = std::min(time, milliseconds(stream_, [&] { attempt(candidates[i].algo, i == 0 ? first : other); }));
+      time = std::min(time, milliseconds(stream_, [&] { attempt(candidates[i].algo, i == valid.front() ? first : other); }));
     }
   }
   if (!valid.empty()) {
