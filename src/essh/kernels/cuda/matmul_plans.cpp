@@ -283,7 +283,8 @@ void MatmulPlans::choose(const Matmul& p, Plan& plan) {
   for (int round = 0; round < kRounds; ++round) {
     for (const int i : valid) {
       auto& time = best[static_cast<std::size_t>(i)];
-      time = std::min(time, milliseconds(stream_, [&] { attempt(candidates[i].algo, i == valid.front() ? first : other); }));
+      time = std::min(time,
+                      milliseconds(stream_, [&] { attempt(candidates[i].algo, i == valid.front() ? first : other); }));
     }
   }
   if (!valid.empty()) {
