@@ -155,9 +155,20 @@ __device__ __forceinline__ void meet() {
 // multiply with the last one's input; their sums are not stored.
 template <class T, TileFormat kFormat>
 struct TileSums;
-template <>
-struct TileSums<BFloat16, TileFormat::Plain> {
+// Of tensor-core products, which alternate between two sums.
+struct TensorSums {
   float c[2][4] = {};
+
+  __device__ __forceinline__ void store(float* to, int count, int lane) const {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int row = lane / 4 + i / 2 * 8, column = lane % 4 * 2 + i % 2;
+      if (column < count) to[column * kTileRows + row] = c[0][i] + c[1][i];
+    }
+  }
+};
+template <>
+struct TileSums<BFloat16, TileFormat::Plain> : TensorSums {
   struct Part {
     uint4 w[2];
     uint2 x[2];
@@ -189,18 +200,10 @@ struct TileSums<BFloat16, TileFormat::Plain> {
       mma(c[i], a, part.x[i].x, part.x[i].y);
     }
   }
-  __device__ __forceinline__ void store(float* to, int count, int lane) const {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const int row = lane / 4 + i / 2 * 8, column = lane % 4 * 2 + i % 2;
-      if (column < count) to[column * kTileRows + row] = c[0][i] + c[1][i];
-    }
-  }
 };
 // Quantised weights become bf16 right before the product.
 template <TileFormat kFormat>
-struct TileSums<BFloat16, kFormat> {
-  float c[2][4] = {};
+struct TileSums<BFloat16, kFormat> : TensorSums {
   static constexpr int kTurns = slot_tiles(kFormat) / kWarps, kBytes = tile_bytes(kFormat);
   struct Part {
     TileCodes<kFormat> w[kTurns];
@@ -236,13 +239,6 @@ struct TileSums<BFloat16, kFormat> {
         mma(c[0], a[0], part.x[i].x, part.x[i].y);
         mma(c[1], a[1], part.x[i].z, part.x[i].w);
       }
-    }
-  }
-  __device__ __forceinline__ void store(float* to, int count, int lane) const {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const int row = lane / 4 + i / 2 * 8, column = lane % 4 * 2 + i % 2;
-      if (column < count) to[column * kTileRows + row] = c[0][i] + c[1][i];
     }
   }
 };
