@@ -426,6 +426,7 @@ class Engine::Typed : public Impl {
             .rows = state.caches(),
             .capacity = state.cache_capacity(),
             .position = state.position(),
+            .newest = 0,  // set by the step
             .token = token,
             .drawn = nullptr};
   }

@@ -381,6 +381,7 @@ class StreamedModel<T>::TrialSteps {
                             .rows = caches_.data() + b * model.cache_bytes_,
                             .capacity = kFewestRows,
                             .position = position_,
+                            .newest = 0,
                             .token = 0,
                             .drawn = nullptr});
   }
@@ -479,6 +480,11 @@ void StreamedModel<T>::launch_step(std::span<const StreamedSequence> list, float
   auto& op = operands_;
   op.count = static_cast<int>(list.size());
   std::ranges::copy(list, op.sequence.begin());
+  if (config_.has(MixerKind::SlidingAttention)) {
+    const Index ring = config_.sliding_window + kSpareRows;
+    for (auto& sequence : std::span(op.sequence).first(list.size()))
+      sequence.newest = static_cast<int>(sequence.position % ring);
+  }
   op.exchange = exchange_[turn_].data();
   op.exchange_again = exchange_[1 - turn_].data();
   op.exchange_again_bytes = reached_[1 - turn_];

@@ -99,8 +99,8 @@ struct alignas(16) StreamedLayer {
   const float* modal;
   const float* blend;
   Index state;  // bytes before this layer's state
-  // Attention. Position p lies in row p % ring, or in row p if ring is 0. A head's positions are cut into at most
-  // `most_shares` shares of equal size, each attended to by one block.
+  // Attention. Position p lies in row p % ring, or in row p if ring is 0. All rings of a model have one size. A head's
+  // positions are cut into at most `most_shares` shares of equal size, each attended to by one block.
   int heads, kv_heads, head_dim, window, ring, most_shares;
   const double* frequencies;     // head_dim / 2
   Index keys, keys_per_row;      // bytes before the keys: keys + keys_per_row * capacity
@@ -117,6 +117,7 @@ struct StreamedSequence {
   std::byte* rows;            // caches
   Index capacity;             // rows of caches without a ring
   Index position;             // tokens before this one
+  int newest;                 // row of this token in caches with a ring: position % ring
   std::int32_t token;
   const LogitKey* drawn;  // if set, the token is this key's
 };

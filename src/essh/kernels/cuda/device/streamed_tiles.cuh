@@ -149,36 +149,16 @@ __device__ __forceinline__ void meet() {
 }
 
 // One warp's sums of 16 rows for each sequence. A warp takes of a slot its own tile and those 16, 32 and 48 further.
-// add(): of one slot, where `tile` points to this warp's first tile and `input` to what this lane needs of the input
-// for it. Lanes beyond the sequences multiply with the last one's input; their sums are not stored. `left` is the
-// number of tiles from the first on; kAll: no tile lies beyond. Checks of every tile are half of the instructions of
-// the loop over slots.
+// Part: what a lane needs of one slot. load() reads it, where `tile` is tile_of() this warp's first tile and `input`
+// points to what this lane needs of the input for it; `left` is the number of tiles from the first on; kAll: no tile
+// lies beyond. Checks of every tile are half of the instructions of the loop over slots. Lanes beyond the sequences
+// multiply with the last one's input; their sums are not stored.
 template <class T, TileFormat kFormat>
 struct TileSums;
-template <>
-struct TileSums<BFloat16, TileFormat::Plain> {
+// Of tensor-core products, which alternate between two sums.
+struct TensorSums {
   float c[2][4] = {};
 
-  __device__ static const BFloat16* input_of(const BFloat16* input, int stride, int count, int lane) {
-    return input + min(lane / 4, count - 1) * stride + lane % 4 * 4;
-  }
-  template <int kMost, bool kAll>
-  __device__ __forceinline__ void add(const unsigned char* tile, const BFloat16* input, int, int left, int, int lane) {
-    uint4 w[2] = {};
-    uint2 x[2] = {};
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      if (kAll || i * kWarps < left) {
-        w[i] = *reinterpret_cast<const uint4*>(tile + i * kWarps * kTileBytes + lane * 16);
-        x[i] = *reinterpret_cast<const uint2*>(input + i * kWarps * 16);
-      }
-    }
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const Word a[4] = {w[i].x, w[i].y, w[i].z, w[i].w};
-      mma(c[i], a, x[i].x, x[i].y);
-    }
-  }
   __device__ __forceinline__ void store(float* to, int count, int lane) const {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
@@ -187,56 +167,110 @@ struct TileSums<BFloat16, TileFormat::Plain> {
     }
   }
 };
+template <>
+struct TileSums<BFloat16, TileFormat::Plain> : TensorSums {
+  struct Part {
+    uint4 w[2];
+    uint2 x[2];
+
+    template <bool kAll>
+    __device__ __forceinline__ void load(const unsigned char* tile, const BFloat16* input, int left, int) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        if (!kAll) w[i] = {}, x[i] = {};
+        if (kAll || i * kWarps < left) {
+          w[i] = *reinterpret_cast<const uint4*>(tile + i * kWarps * kTileBytes);
+          x[i] = *reinterpret_cast<const uint2*>(input + i * kWarps * 16);
+        }
+      }
+    }
+  };
+
+  __device__ static const unsigned char* tile_of(const unsigned char* tile, int lane) {
+    return tile + lane * 16;
+  }
+  __device__ static const BFloat16* input_of(const BFloat16* input, int stride, int count, int lane) {
+    return input + min(lane / 4, count - 1) * stride + lane % 4 * 4;
+  }
+  template <int kMost>
+  __device__ __forceinline__ void add(const Part& part, const BFloat16*, int, int) {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const Word a[4] = {part.w[i].x, part.w[i].y, part.w[i].z, part.w[i].w};
+      mma(c[i], a, part.x[i].x, part.x[i].y);
+    }
+  }
+};
 // Quantised weights become bf16 right before the product.
 template <TileFormat kFormat>
-struct TileSums<BFloat16, kFormat> {
-  float c[2][4] = {};
+struct TileSums<BFloat16, kFormat> : TensorSums {
+  static constexpr int kTurns = slot_tiles(kFormat) / kWarps, kBytes = tile_bytes(kFormat);
+  struct Part {
+    TileCodes<kFormat> w[kTurns];
+    uint4 x[kTurns];
+    int left;
 
+    template <bool kAll>
+    __device__ __forceinline__ void load(const unsigned char* tile, const BFloat16* input, int tiles_left, int lane) {
+      left = kAll ? kTurns * kWarps : tiles_left;
+#pragma unroll
+      for (int i = 0; i < kTurns; ++i) {
+        if (kAll || i * kWarps < left) {
+          w[i].load(tile + i * kWarps * kBytes, lane);
+          x[i] = *reinterpret_cast<const uint4*>(input + i * kWarps * kTileGroup);
+        }
+      }
+    }
+  };
+
+  __device__ static const unsigned char* tile_of(const unsigned char* tile, int) {
+    return tile;
+  }
   __device__ static const BFloat16* input_of(const BFloat16* input, int stride, int count, int lane) {
     return input + min(lane / 4, count - 1) * stride + lane % 4 * 8;
   }
-  template <int kMost, bool kAll>
-  __device__ __forceinline__ void add(const unsigned char* tile, const BFloat16* input, int, int left, int, int lane) {
-    constexpr int kTurns = slot_tiles(kFormat) / kWarps, kBytes = tile_bytes(kFormat);
-    TileCodes<kFormat> w[kTurns];
-    uint4 x[kTurns];
+  template <int kMost>
+  __device__ __forceinline__ void add(const Part& part, const BFloat16*, int, int) {
 #pragma unroll
     for (int i = 0; i < kTurns; ++i) {
-      if (kAll || i * kWarps < left) {
-        w[i].load(tile + i * kWarps * kBytes, lane);
-        x[i] = *reinterpret_cast<const uint4*>(input + i * kWarps * kTileGroup);
-      }
-    }
-#pragma unroll
-    for (int i = 0; i < kTurns; ++i) {
-      if (kAll || i * kWarps < left) {
+      if (i * kWarps < part.left) {
         Word a[2][4];
-        w[i].weights(a);
-        mma(c[0], a[0], x[i].x, x[i].y);
-        mma(c[1], a[1], x[i].z, x[i].w);
+        part.w[i].weights(a);
+        mma(c[0], a[0], part.x[i].x, part.x[i].y);
+        mma(c[1], a[1], part.x[i].z, part.x[i].w);
       }
-    }
-  }
-  __device__ __forceinline__ void store(float* to, int count, int lane) const {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const int row = lane / 4 + i / 2 * 8, column = lane % 4 * 2 + i % 2;
-      if (column < count) to[column * kTileRows + row] = c[0][i] + c[1][i];
     }
   }
 };
 template <>
 struct TileSums<float, TileFormat::Plain> {
   float c[kStreamedSequences] = {};
+  struct Part {
+    float4 w[2];
+    int left;
 
-  __device__ static const float* input_of(const float* input, int, int, int lane) { return input + lane % 2 * 4; }
-  template <int kMost, bool kAll>
-  __device__ __forceinline__ void add(const unsigned char* tile, const float* input, int stride, int left, int count,
-                                      int lane) {
+    template <bool kAll>
+    __device__ __forceinline__ void load(const unsigned char* tile, const float*, int tiles_left, int) {
+      left = kAll ? 2 * kWarps : tiles_left;
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        if (i * kWarps < left) w[i] = *reinterpret_cast<const float4*>(tile + i * kWarps * kTileBytes);
+      }
+    }
+  };
+
+  __device__ static const unsigned char* tile_of(const unsigned char* tile, int lane) {
+    return tile + lane * 16;
+  }
+  __device__ static const float* input_of(const float* input, int, int, int lane) {
+    return input + lane % 2 * 4;
+  }
+  template <int kMost>
+  __device__ __forceinline__ void add(const Part& part, const float* input, int stride, int count) {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      if (!kAll && i * kWarps >= left) break;
-      const float4 w = *reinterpret_cast<const float4*>(tile + i * kWarps * kTileBytes + lane * 16);
+      if (i * kWarps >= part.left) break;
+      const float4 w = part.w[i];
 #pragma unroll
       for (int b = 0; b < kMost; ++b) {
         if (b >= count) break;

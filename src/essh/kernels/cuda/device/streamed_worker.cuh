@@ -184,45 +184,67 @@ struct Worker {
     }
   }
 
-  struct Nothing {
-    __device__ void operator()(int) const {}
+  // An input that is there, and one whose columns come in chunks.
+  struct Present {
+    __device__ void await(int) const {}
   };
-  // Calls finish(first, tiles, sums) on all threads with each warp's sums of at most `at_once` tiles of the share,
-  // where `first` counts from its first. await_columns(end) is called before the first `end` columns of the input are
-  // read.
-  template <TileFormat kFormat, class Finish, class Await = Nothing>
-  __device__ void multiply(const StreamShare& share, const Finish& finish, int at_once, const T* input,
-                           const Await& await_columns = {}) {
-    const int n = count(), stride = input_stride_();
+  struct Chunks {
+    std::uint64_t* barriers;
+    unsigned phase;
+    int taken = 0;
+
+    __device__ __forceinline__ void await(int end) {
+      for (; taken * kChunk<T> < end; ++taken) barrier_wait(barriers + taken, phase);
+    }
+  };
+  // This warp's sums of one row of tiles. `columns` tells which of the input's are there.
+  template <TileFormat kFormat, class Columns>
+  __device__ __forceinline__ TileSums<T, kFormat> multiply_row(const StreamShare& share, const T* input,
+                                                               Columns& columns) {
     constexpr int kTileWidth = tile_columns<T>(kFormat), kSlotTiles = slot_tiles(kFormat);
-    const T* const own_input = TileSums<T, kFormat>::input_of(input + warp * kTileWidth, stride, n, lane);
-    const int whole = share.steps / kSlotTiles;  // slots
+    const int n = count(), stride = input_stride_(), whole = share.steps / kSlotTiles;  // slots
+    TileSums<T, kFormat> mine;
+    // Without a first value the compiler would keep what a part of a slot leaves of it, and spill other registers.
+    typename TileSums<T, kFormat>::Part part{};
+    const auto add = [&]<bool kAll>(int slot) {
+      columns.await(min((slot + 1) * kSlotTiles, share.steps) * kTileWidth);
+      const T* const x = input + slot * kSlotTiles * kTileWidth;
+      part.template load<kAll>(TileSums<T, kFormat>::tile_of(reader.take() + warp * tile_bytes(kFormat), lane), x,
+                               share.steps - slot * kSlotTiles - warp, lane);
+      mine.template add<kMost>(part, x, stride, n);
+      reader.give_back(lane);
+    };
+#pragma unroll 1
+    for (int slot = 0; slot < whole; ++slot) add.template operator()<true>(slot);
+    if (whole * kSlotTiles < share.steps) add.template operator()<false>(whole);
+    return mine;
+  }
+  // What this lane multiplies with its first tile.
+  template <TileFormat kFormat>
+  __device__ __forceinline__ const T* own_part(const T* input) const {
+    return TileSums<T, kFormat>::input_of(input + warp * tile_columns<T>(kFormat), input_stride_(), count(), lane);
+  }
+  // Calls finish(first, tiles, sums) on all threads with each warp's sums of at most `at_once` tiles of the share,
+  // where `first` counts from its first.
+  template <TileFormat kFormat, class Finish, class Columns = Present>
+  __device__ void multiply(const StreamShare& share, const Finish& finish, int at_once, const T* input,
+                           Columns columns = {}) {
+    const T* const own_input = own_part<kFormat>(input);
     for (int first = 0; first < share.count; first += at_once) {
-      const int tiles = min(at_once, share.count - first);
+      const int tiles = min(at_once, share.count - first), n = count();
       float* sums = shared.sums + toggle * kWarps * kSumStride;
       toggle ^= 1;
-      for (int t = 0; t < tiles; ++t) {
-        TileSums<T, kFormat> mine;
-        const auto add = [&]<bool kAll>(int slot) {
-          await_columns(min((slot + 1) * kSlotTiles, share.steps) * kTileWidth);
-          mine.template add<kMost, kAll>(reader.take() + warp * tile_bytes(kFormat),
-                                         own_input + slot * kSlotTiles * kTileWidth, stride,
-                                         share.steps - slot * kSlotTiles - warp, n, lane);
-          reader.give_back(lane);
-        };
-        int slot = 0;
-#pragma unroll 1
-        for (; slot < whole; ++slot) add.template operator()<true>(slot);
-        if (slot * kSlotTiles < share.steps) add.template operator()<false>(slot);
-        mine.store(sums + warp * kSumStride + t * kTileRows * n, n, lane);
-      }
-      if (squares_wait) {
-        sum_squares(0, own_squares);
-        squares_wait = false;
-      }
+      for (int t = 0; t < tiles; ++t)
+        multiply_row<kFormat>(share, own_input, columns).store(sums + warp * kSumStride + t * kTileRows * n, n, lane);
+      store_squares();
       meet();
       finish(first, tiles, sums);
     }
+  }
+  __device__ __forceinline__ void store_squares() {
+    if (!squares_wait) return;
+    sum_squares(0, own_squares);
+    squares_wait = false;
   }
   __device__ int most_at_once() const {
     return kSums / (kTileRows * count());
@@ -391,6 +413,12 @@ struct Worker {
     return layer.heads * layer.most_shares * (layer.head_dim + 4);
   }
 
+  // Row of the position `before` this token's. Without a remainder of 64 bits, which is a call and costs registers.
+  __device__ static int row_of(const StreamedLayer& layer, const StreamedSequence& sequence, int before) {
+    if (layer.ring == 0) return static_cast<int>(sequence.position) - before;
+    const int row = sequence.newest - before;
+    return row < 0 ? row + layer.ring : row;
+  }
   // Prefetches keys and values of attend()'s first item, before its query arrives.
   __device__ void prefetch_caches(const StreamedLayer& layer) const {
     const auto& sequence = op.sequence[0];
@@ -401,8 +429,7 @@ struct Worker {
               rows = min(min(share, seen - begin), kMostPrefetched);
     const Index row_bytes = Index{layer.kv_heads} * layer.head_dim * Index{sizeof(T)};
     const Index column = Index{head / (layer.heads / layer.kv_heads)} * layer.head_dim * Index{sizeof(T)};
-    const Index oldest = sequence.position + 1 - seen + begin;
-    const int first_row = static_cast<int>(layer.ring > 0 ? oldest % layer.ring : oldest);
+    const int first_row = row_of(layer, sequence, seen - 1 - begin);
     for (int i = thread; i < 2 * rows; i += kReaders) {
       int row = first_row + i / 2;
       if (layer.ring > 0 && row >= layer.ring) row -= layer.ring;
@@ -464,15 +491,13 @@ struct Worker {
         }
         meet();
         if (last && head % (layer.heads / layer.kv_heads) == 0 && warp < 2) {
-          const Index row = layer.ring > 0 ? sequence.position % layer.ring : sequence.position;
-          T* to = (warp == 0 ? keys : values) + row * row_width;
+          T* to = (warp == 0 ? keys : values) + Index{row_of(layer, sequence, 0)} * row_width;
           for (int i = lane; i < d; i += 32) to[i] = shared.fresh[warp * kRowMaxColumns + i];
         }
 
         const int begin = index * share, total_rows = min(share, seen - begin);
         const int cached = last ? total_rows - 1 : total_rows;
-        const Index oldest = sequence.position + 1 - seen + begin;
-        const int first_row = static_cast<int>(layer.ring > 0 ? oldest % layer.ring : oldest);
+        const int first_row = row_of(layer, sequence, seen - 1 - begin);
         const int place = lane % kLanes, group = warp * kGroups + lane / kLanes;
         float query[kSize];
 #pragma unroll
@@ -558,9 +583,9 @@ struct Worker {
 
   // Takes an input and adds its product to the residual, which is read while the input is in flight. take() returns the
   // input.
-  template <class Take, class Await = Nothing>
+  template <class Take, class Columns = Present>
   __device__ void add_product(float scale, int entering, int leaving, StepPhase waits, StepPhase multiplies,
-                              const Take& take, const Await& await_columns = {}) {
+                              const Take& take, const Columns& columns = {}) {
     const auto share = next_share();
     if (share.count == 0) return;
     const auto [own_row, own_b] = own_value();
@@ -583,7 +608,7 @@ struct Worker {
                              }
                              if (sends) send(wide_residual(leaving, b) + row, x);
                            }),
-                      most_at_once(), input, await_columns);
+                      most_at_once(), input, columns);
     end_phase(multiplies);
   }
 
@@ -624,12 +649,9 @@ struct Worker {
       end_phase(StepPhase::GateUp);
     }
     if constexpr (kMost == 1) {
-      int taken = 0;
       add_product(
           1, layer.middle, layer.leaving, StepPhase::Hidden, StepPhase::Down, [&] { return shared.hidden; },
-          [&](int end) {
-            for (; taken * kChunk<T> < end; ++taken) barrier_wait(shared.chunks + taken, hidden_phase);
-          });
+          Chunks{shared.chunks, hidden_phase});
       if (takes) hidden_phase ^= 1;
     } else {
       add_product(1, layer.middle, layer.leaving, StepPhase::Hidden, StepPhase::Down,
