@@ -9,7 +9,7 @@
 // Splits the attention of single queries over the GPU.
 namespace essh::cuda {
 
-// One arrival counter per item whose shares are split over several blocks; zero between kernels. Old counters stay
+// One arrival counter per warp whose shares are split over several blocks; zero between kernels. Old counters stay
 // allocated, because recorded launches keep using them; new ones are never allocated while recording.
 class ShareCounters {
  public:
@@ -35,16 +35,19 @@ inline device::Shares shares_of(Stream& stream, Scratch& scratch, Index items, I
                                 Index head_dim) {
   const Index most = device::most_shares(seen);
   if (most <= 1) return {1, nullptr, nullptr};
-  return {static_cast<int>(most), scratch.take<float>(items * queries * most * (head_dim + 2)),
+  return {static_cast<int>(most),
+          scratch.take<float>(items * queries * most * device::share_floats(static_cast<int>(head_dim))),
           stream.attachment<ShareCounters>().at_least(stream, items)};
 }
-// `blocks` per item, at most one per share. 0 (the default of kRowBlocks): one per share, or fewer that take several
-// shares each, once there are enough to fill the GPU and to balance items of unequal length.
-inline Shape row_blocks(const Stream& stream, Index items, const device::Shares& shares, Index blocks) {
-  constexpr Index kBlocksPerMultiprocessor = 32;
-  if (blocks == 0) blocks = (kBlocksPerMultiprocessor * stream.multiprocessors() + items - 1) / items;
-  return {.grid = dim3(static_cast<unsigned>(items), static_cast<unsigned>(std::clamp<Index>(blocks, 1, shares.most))),
-          .block = dim3(device::kRowThreads)};
+// For `warps` warps, `of_block` in a block: `blocks` for the shares of each, at most one per share. 0 (the default of
+// kRowBlocks): one per share, or fewer that take several shares each, once there are enough to fill the GPU and to
+// balance warps whose queries see more or fewer rows.
+inline Shape row_blocks(const Stream& stream, Index warps, Index of_block, const device::Shares& shares, Index blocks) {
+  constexpr Index kWarpsPerMultiprocessor = 128;
+  const unsigned across = blocks_for(warps, of_block);
+  if (blocks == 0) blocks = (kWarpsPerMultiprocessor * stream.multiprocessors() + warps - 1) / warps;
+  return {.grid = dim3(across, static_cast<unsigned>(std::clamp<Index>(blocks, 1, shares.most))),
+          .block = dim3(static_cast<unsigned>(of_block * 32))};
 }
 // The tuned `blocks` of a kernel over these shares.
 inline Index tuned_row_blocks(Stream& stream, const char* kernel, std::span<const Index> sizes,

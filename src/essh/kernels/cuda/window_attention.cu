@@ -81,8 +81,10 @@ void attend_rows(cuda::Stream& stream, const AttentionShape& shape, Index slices
   const auto shares = cuda::shares_of(stream, scratch, queries, 1, shape.window, shape.head_dim);
   const auto launch = [&](Index blocks) {
     cuda::with_lanes<T>(shape.head_dim, aligned, [&]<int kLanes, bool kAligned>() {
-      cuda::launch(stream, "window attention of few queries", cuda::row_blocks(stream, queries, shares, blocks),
-                   cuda::device::attention_rows_forward<T, kLanes, kAligned>, shape, x, shares);
+      cuda::launch(stream, "window attention of few queries",
+                   cuda::row_blocks(stream, queries, cuda::device::kRowWarps, shares, blocks),
+                   cuda::device::attention_rows_forward<T, kLanes, kAligned>, shape, x, shares,
+                   static_cast<int>(queries));
     });
   };
   const Index sizes[] = {sizeof(T), shape.head_dim, cuda::size_class(queries), cuda::size_class(shares.most)};

@@ -10,6 +10,7 @@ namespace {
 
 using cuda::widen;
 using cuda::device::CodedPart;
+using cuda::device::Groups;
 using cuda::device::is_aligned;
 using cuda::device::LanePart;
 using cuda::device::Share;
@@ -35,20 +36,20 @@ struct Step {
     Part::load(new_value, lane, head_dim).store_to(values + row * width, lane, head_dim);
   }
 
-  // The new row is the last row of the last share. It is read from the operands, never from the cache, so that no block
+  // The new row is the last row of the last share. It is read from the operands, never from the cache, so that no warp
   // waits for the one that writes it.
-  template <int kLanes, bool kAligned, int kQueries>
-  __device__ __forceinline__ void attend(WeightedSum<T, 1> (&sums)[kQueries], const T* const (&q)[kQueries],
-                                         float scale, const Share& share) const {
+  template <int kLanes, bool kAligned, int kSize, int kQueries>
+  __device__ __forceinline__ void attend(WeightedSum<T, kSize> (&sums)[kQueries],
+                                         const float (&queries)[kQueries][kSize], const Share& share, int lane) const {
     using Part = LanePart<T, kAligned>;
     const Index first = row_of(position + 1 - seen + share.begin);
     const int cached = share.last ? share.count - 1 : share.count;
-    cuda::device::attend_rows<T, kLanes, kAligned>(
-        sums, q, head_dim, scale, share.count, [&](int r, int lane, Part& key, Part& value) {
+    cuda::device::add_share<Groups::Heads, kLanes, Part>(
+        sums, queries, share.count, lane, [&](int r, int place, Part& key, Part& value) {
           Index row = first + r;
           if (rows != 0 && row >= rows) row -= rows;
-          key = Part::load(r < cached ? keys + row * width : new_key, lane, head_dim);
-          value = Part::load(r < cached ? values + row * width : new_value, lane, head_dim);
+          key = Part::load(r < cached ? keys + row * width : new_key, place, head_dim);
+          value = Part::load(r < cached ? values + row * width : new_value, place, head_dim);
         });
   }
 };
@@ -79,38 +80,43 @@ struct CodedStep {
 
   // The new row is rounded to T already, but not to eight bits.
   template <int kLanes, bool kAligned, int kQueries>
-  __device__ __forceinline__ void attend(WeightedSum<T, 1> (&sums)[kQueries], const T* const (&q)[kQueries],
-                                         float scale, const Share& share) const {
+  __device__ __forceinline__ void attend(WeightedSum<T, kSize> (&sums)[kQueries],
+                                         const float (&queries)[kQueries][kSize], const Share& share, int lane) const {
     const Index first = row_of(position + 1 - seen + share.begin), bytes = coded_row_bytes(width, head_dim);
     const int cached = share.last ? share.count - 1 : share.count;
-    cuda::device::attend_rows<T, kLanes, kAligned, RowPart>(
-        sums, q, head_dim, scale, cached, [&](int r, int lane, RowPart& key, RowPart& value) {
+    cuda::device::add_share<Groups::Heads, kLanes, RowPart>(
+        sums, queries, cached, lane, [&](int r, int place, RowPart& key, RowPart& value) {
           Index row = first + r;
           if (rows != 0 && row >= rows) row -= rows;
           const std::byte *k = keys + row * bytes, *v = values + row * bytes;
-          key = RowPart::load(k + kv_head * head_dim, k + width + kv_head * 2, lane, head_dim);
-          value = RowPart::load(v + kv_head * head_dim, v + width + kv_head * 2, lane, head_dim);
+          key = RowPart::load(k + kv_head * head_dim, k + width + kv_head * 2, place, head_dim);
+          value = RowPart::load(v + kv_head * head_dim, v + width + kv_head * 2, place, head_dim);
         });
     if (!share.last) return;
-    // Every thread holds the sums of one column; the score of the new row is the same for all.
-    const int column = static_cast<int>(threadIdx.x);
-#pragma unroll
-    for (int i = 0; i < kQueries; ++i) {
-      float dot = 0;
-      for (int c = column % 32; c < head_dim; c += 32) dot = fmaf(widen(q[i][c]), widen(new_key[c]), dot);
-      dot = cuda::device::sum_over_lanes<32>(dot);
-      const float out[1] = {column < head_dim ? widen(new_value[column]) : 0.0f};
-      sums[i].merge(dot * scale * cuda::device::kScoreUnit<T>, 1.0f, out);
-    }
+    using Part = LanePart<T, kAligned>;
+    cuda::device::add_share<Groups::Heads, kLanes, Part>(sums, queries, 1, lane,
+                                                         [&](int, int place, Part& key, Part& value) {
+                                                           key = Part::load(new_key, place, head_dim);
+                                                           value = Part::load(new_value, place, head_dim);
+                                                         });
   }
 };
 
-// blockIdx.x is up to kQueries query heads of one kv head of one sequence.
+// A group of lanes takes up to kQueries query heads of one kv head of one sequence, and blockIdx.y every gridDim.y-th
+// share of their rows. The groups of a warp and the warps of a block take adjacent heads, so that rows of the caches
+// are read as a whole: rows of one head alone are short pieces, far apart.
+constexpr int kStepWarps = 8;
 template <class T, int kLanes, int kQueries, bool kCoded>
-__global__ void __launch_bounds__(cuda::device::kRowThreads)
-    attend_cache(StepShape shape, StepOperands<T> x, cuda::device::Shares shares) {
-  const int item = static_cast<int>(blockIdx.x), chunks = (shape.group + kQueries - 1) / kQueries;
-  const int chunk = item % chunks, kv_head = item / chunks % shape.kv_heads, sequence = item / chunks / shape.kv_heads;
+__global__ void __launch_bounds__(32 * kStepWarps, kQueries == 1 ? 2 : 1)
+    attend_cache(StepShape shape, StepOperands<T> x, cuda::device::Shares shares, int warps) {
+  constexpr int kSize = LanePart<T, true>::kSize, kGroups = 32 / kLanes;
+  const int warp = static_cast<int>(blockIdx.x * kStepWarps + threadIdx.x / 32);
+  if (warp >= warps) return;
+  const int lane = static_cast<int>(threadIdx.x) % 32, chunks = (shape.group + kQueries - 1) / kQueries;
+  const int items = shape.kv_heads * chunks, of_sequence = (items + kGroups - 1) / kGroups;  // warps of a sequence
+  const int sequence = warp / of_sequence, asked = warp % of_sequence * kGroups + lane / kLanes;
+  const bool used = asked < items;  // other groups repeat the last one's work
+  const int item = used ? asked : items - 1, chunk = item % chunks, kv_head = item / chunks;
   const int kv_column = kv_head * shape.head_dim;
   const Index position = x.positions[sequence];
   const Index seen = position < shape.window ? position + 1 : shape.window;
@@ -138,32 +144,32 @@ __global__ void __launch_bounds__(cuda::device::kRowThreads)
                      .values = x.values[sequence] + kv_column};
   }();
   const bool aligned = shape.aligned && (kCoded || (is_aligned(step.keys) && is_aligned(step.values)));
-  if (shape.appends && blockIdx.y == 0 && chunk == 0 && threadIdx.x < kLanes) {
-    const int lane = static_cast<int>(threadIdx.x);
-    aligned ? step.template append<kLanes, true>(lane) : step.template append<kLanes, false>(lane);
-  }
+  if (shape.appends && blockIdx.y == 0 && used && chunk == 0)
+    aligned ? step.template append<kLanes, true>(lane % kLanes) : step.template append<kLanes, false>(lane % kLanes);
+  __syncwarp();
   // The last chunk of a group repeats its last head.
   const int first_head = kv_head * shape.group + chunk * kQueries, last_head = (kv_head + 1) * shape.group - 1;
-  const T* q[kQueries];
+  const auto attend = [&]<bool kAligned>(WeightedSum<T, kSize>(&sums)[kQueries], const Share& share) {
+    float queries[kQueries][kSize];
 #pragma unroll
-  for (int i = 0; i < kQueries; ++i) q[i] = x.q.row(sequence) + min(first_head + i, last_head) * shape.head_dim;
-  WeightedSum<T, 1> sums[kQueries];
-  const auto attend = [&](WeightedSum<T, 1>(&of_share)[kQueries], const Share& share) {
-    if (aligned)
-      step.template attend<kLanes, true>(of_share, q, shape.scale, share);
-    else
-      step.template attend<kLanes, false>(of_share, q, shape.scale, share);
+    for (int i = 0; i < kQueries; ++i) {
+      const T* const q = x.q.row(sequence) + min(first_head + i, last_head) * shape.head_dim;
+      cuda::device::scale_query(LanePart<T, kAligned>::load(q, lane % kLanes, shape.head_dim), shape.scale, queries[i]);
+    }
+    step.template attend<kLanes, kAligned>(sums, queries, share, lane);
   };
-  if (!cuda::device::attend_shares(sums, shares, item, seen, shape.head_dim, attend)) return;
-#pragma unroll
-  for (int i = 0; i < kQueries; ++i) {
-    if (first_head + i <= last_head)
-      cuda::device::write_row<T>(sums[i], shape.head_dim, x.out.row(sequence) + (first_head + i) * shape.head_dim,
-                                 nullptr);
-  }
+  cuda::device::attend_shares<T, kLanes, kQueries>(
+      shares, {Index{sequence} * items + item, warp, used}, seen, shape.head_dim, lane,
+      [&](WeightedSum<T, kSize>(&sums)[kQueries], const Share& share) {
+        aligned ? attend.template operator()<true>(sums, share) : attend.template operator()<false>(sums, share);
+      },
+      [&](int i, int place, const WeightedSum<T, kSize>& sum) {
+        if (first_head + i <= last_head)
+          cuda::device::write_part(sum, place, shape.head_dim, x.out.row(sequence) + (first_head + i) * shape.head_dim);
+      });
 }
 
-// Calls body with the number of query heads per block; they read the same keys.
+// Calls body with the number of query heads of a group of lanes; they read the same keys.
 template <class Body>
 void with_queries(Index group, const Body& body) {
   if (group == 1)
@@ -187,7 +193,7 @@ StepShape shape_of(const WindowStep<T>& op, bool aligned, bool appends) {
 }
 
 // How all heads of a step are streamed together; without slots if they are not. A function of the model's shape: bits
-// do not depend on the batch. Rows in bf16 are not streamed: that is slower than a block per head.
+// do not depend on the batch. Rows in bf16 are not streamed: that is slower than attend_cache().
 cuda::device::StreamShape stream_shape(const cuda::Stream& stream, const WindowStep<BFloat16>& op) {
   using namespace cuda::device;
   const Index kv_heads = op.k.cols / op.head_dim, group = op.q.cols / op.k.cols;
@@ -241,20 +247,22 @@ void run(cuda::Stream& stream, const WindowStep<T>& op) {
     if (rows.slots > 0 && cuda::all_aligned(op.q, op.k, op.v)) return run_streamed(stream, op, rows);
   }
   with_queries(group, [&]<int kQueries>() {
-    const Index items = op.q.rows * kv_heads * ((group + kQueries - 1) / kQueries);
+    const Index items = kv_heads * ((group + kQueries - 1) / kQueries);  // of a sequence
     const Index seen = std::min(op.longest, op.window);
     cuda::Scratch scratch(stream);
-    const auto shares = cuda::shares_of(stream, scratch, items, kQueries, seen, op.head_dim);
+    const auto shares = cuda::shares_of(stream, scratch, op.q.rows * items, kQueries, seen, op.head_dim);
     const auto launch = [&](Index blocks, const Index* positions, bool appends) {
       const StepOperands<T> x{op.q, op.k, op.v, op.keys.data, op.values.data, positions, op.out};
       cuda::with_lanes<T>(op.head_dim, cuda::all_aligned(op.q, op.k, op.v), [&]<int kLanes, bool kAligned>() {
         const auto shape = shape_of(op, kAligned, appends);
+        const Index warps = op.q.rows * ((items * kLanes + 31) / 32);
+        const auto grid = cuda::row_blocks(stream, warps, kStepWarps, shares, blocks);
         if (op.coded)
-          cuda::launch(stream, "coded window step", cuda::row_blocks(stream, items, shares, blocks),
-                       attend_cache<T, kLanes, kQueries, true>, shape, x, shares);
+          cuda::launch(stream, "coded window step", grid, attend_cache<T, kLanes, kQueries, true>, shape, x, shares,
+                       static_cast<int>(warps));
         else
-          cuda::launch(stream, "window step", cuda::row_blocks(stream, items, shares, blocks),
-                       attend_cache<T, kLanes, kQueries, false>, shape, x, shares);
+          cuda::launch(stream, "window step", grid, attend_cache<T, kLanes, kQueries, false>, shape, x, shares,
+                       static_cast<int>(warps));
       });
     };
     // A ring is tried as if it were full, since its first step, at the beginning of a text, says little. The trials
@@ -269,7 +277,7 @@ void run(cuda::Stream& stream, const WindowStep<T>& op) {
       }
       launch(blocks, tried, false);
     };
-    const Index sizes[] = {sizeof(T), op.head_dim, kQueries, items, cuda::size_class(shares.most)};
+    const Index sizes[] = {sizeof(T), op.head_dim, kQueries, op.q.rows * items, cuda::size_class(shares.most)};
     const cuda::Written results[] = {cuda::written(op.out)};
     const Index blocks =
         cuda::tuned_row_blocks(stream, op.coded ? "coded window step" : "window step", sizes, shares, results, attempt);

@@ -4,12 +4,12 @@
 #include "essh/kernels/cuda/device/row_vector.cuh"
 
 // Attention of single queries, or of the few that share a kv head: bound by reading keys and values. A group of lanes
-// reads one key row. A block of four warps processes shares of the rows, and the last block of a query to finish
-// combines its shares in order. The size of a share depends only on the number of rows that its query sees, so a
-// query's bits do not depend on the rest of the launch or the number of blocks.
+// reads one key row of a head. A warp processes shares of the rows, and the last warp of a query to finish combines its
+// shares. The size of a share depends only on the number of rows that its query sees, so a query's bits do not depend
+// on the rest of the launch or the number of blocks.
 namespace essh::cuda::device {
 
-inline constexpr int kRowThreads = 128;
+inline constexpr int kRowWarps = 4, kRowThreads = kRowWarps * 32;
 inline constexpr int kRowMaxColumns = 128;
 inline constexpr int kFewestShareRows = 128;
 inline constexpr int kMostShares = 64;
@@ -32,8 +32,14 @@ struct Share {
   bool last;
 };
 
-// Partial results of an item's queries: `most` times head_dim + 2 floats per query, and one arrival counter per item,
-// which is zero between kernels.
+// Floats of a share's partial result: the columns, from a multiple of 4 on the largest score and the sum of weights.
+inline constexpr int kShareEnds = 4;
+__host__ __device__ constexpr int share_floats(int head_dim) {
+  return (head_dim + 7) / 8 * 8 + kShareEnds;
+}
+
+// Partial results of an item's queries: `most` times share_floats() per query. One arrival counter per warp, which is
+// zero between kernels.
 struct Shares {
   int most;
   float* partial;
@@ -124,160 +130,174 @@ __device__ __forceinline__ void merge_groups(WeightedSum<T, kSize>& sum) {
   }
 }
 
-// Attends to `rows` rows for each query; source(row, lane, key, value) loads a lane's part of a key and a value row, a
-// LanePart or another RowPart whose numbers are scale() times those of unpack(). On return, thread i < head_dim has
-// column i of each query in out[0]; all threads have the maxima and the sums.
-template <class T, int kLanes, bool kAligned, class RowPart = LanePart<T, kAligned>, int kQueries, class Source>
-__device__ __forceinline__ void attend_rows(WeightedSum<T, 1> (&sums)[kQueries], const T* const (&q)[kQueries],
-                                            int head_dim, float scale, int rows, const Source& source) {
-  using Part = LanePart<T, kAligned>;
-  constexpr int kSize = Part::kSize, kGroups = 32 / kLanes, kWarps = kRowThreads / 32, kBatch = 8;
-  __shared__ float parts[kQueries][kWarps][kRowMaxColumns + 2];
-  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
-  const int group = warp * kGroups + lane / kLanes, place = lane % kLanes;
+// What the groups of a warp do at a time: take different rows of one head, or the same row of different heads.
+enum class Groups { Rows, Heads };
 
-  float query[kQueries][kSize];
-#pragma unroll
-  for (int i = 0; i < kQueries; ++i) scale_query(Part::load(q[i], place, head_dim), scale, query[i]);
-  WeightedSum<T, kSize> mine[kQueries];
-  for (int base = 0; base < rows; base += kWarps * kGroups * kBatch) {
+// Adds `rows` rows to the sums of each query; source(row, place, key, value) loads a lane's part of a key and a value
+// row, a LanePart or another RowPart whose numbers are scale() times those of unpack().
+template <Groups kTake, int kLanes, class RowPart, class T, int kSize, int kQueries, class Source>
+__device__ __forceinline__ void add_share(WeightedSum<T, kSize> (&sums)[kQueries],
+                                          const float (&queries)[kQueries][kSize], int rows, int lane,
+                                          const Source& source) {
+  constexpr int kStride = kTake == Groups::Rows ? 32 / kLanes : 1, kBatch = 8;
+  const int own = kTake == Groups::Rows ? lane / kLanes : 0, place = lane % kLanes;
+  for (int base = 0; base < rows; base += kStride * kBatch) {
     RowPart keys[kBatch], values[kBatch];
 #pragma unroll
     for (int u = 0; u < kBatch; ++u) {
-      const int row = base + u * kWarps * kGroups + group;
+      const int row = base + u * kStride + own;
       keys[u] = values[u] = RowPart::zero();
       if (row < rows) source(row, place, keys[u], values[u]);
     }
 #pragma unroll
     for (int i = 0; i < kQueries; ++i)
-      add_rows<kLanes>(mine[i], query[i], keys, values,
-                       [&](int u) { return base + u * kWarps * kGroups + group < rows; });
+      add_rows<kLanes>(sums[i], queries[i], keys, values, [&](int u) { return base + u * kStride + own < rows; });
   }
-
-  // Reduces over the groups of a warp, then over the warps.
+  if constexpr (kTake == Groups::Rows) {
 #pragma unroll
-  for (int i = 0; i < kQueries; ++i) {
-    merge_groups<kLanes>(mine[i]);
-    if (lane < kLanes) {
-#pragma unroll
-      for (int c = 0; c < kSize; ++c) parts[i][warp][lane * kSize + c] = mine[i].out[c];
-      parts[i][warp][kRowMaxColumns] = mine[i].largest;
-      parts[i][warp][kRowMaxColumns + 1] = mine[i].sum;
-    }
-  }
-  __syncthreads();
-#pragma unroll
-  for (int i = 0; i < kQueries; ++i) {
-    sums[i] = {};
-#pragma unroll
-    for (int w = 0; w < kWarps; ++w) {
-      const float out[1] = {parts[i][w][threadIdx.x]};
-      sums[i].merge(parts[i][w][kRowMaxColumns], parts[i][w][kRowMaxColumns + 1], out);
-    }
+    for (int i = 0; i < kQueries; ++i) merge_groups<kLanes>(sums[i]);
   }
 }
 
-// Combines all shares of one query in order.
-template <class T>
-__device__ __forceinline__ WeightedSum<T, 1> combine(const float* all, int used, int head_dim) {
-  __shared__ float factors[kMostShares], sums[kMostShares];
-  const int column = static_cast<int>(threadIdx.x), size = head_dim + 2;
-  __syncthreads();
-  if (column < used) {
-    factors[column] = __ldcg(all + column * size + head_dim);
-    sums[column] = __ldcg(all + column * size + head_dim + 1);
+// One query from its shares, in order, by one group of lanes. The groups of a warp have the same number of shares.
+template <class T, int kLanes>
+__device__ __forceinline__ WeightedSum<T, 16 / int{sizeof(T)}> combine(const float* all, int used, int head_dim,
+                                                                       int lane) {
+  constexpr int kSize = 16 / int{sizeof(T)}, kOwn = kMostShares / kLanes;
+  const int place = lane % kLanes, stride = share_floats(head_dim);
+  float factor[kOwn], sum[kOwn];
+  WeightedSum<T, kSize> whole;
+#pragma unroll
+  for (int i = 0; i < kOwn; ++i) {
+    const int s = i * kLanes + place;
+    const float* const ends = all + s * stride + stride - kShareEnds;
+    factor[i] = s < used ? __ldcg(ends) : -INFINITY;
+    sum[i] = s < used ? __ldcg(ends + 1) : 0.0f;
+    whole.largest = fmaxf(whole.largest, factor[i]);
   }
-  __syncthreads();
-  WeightedSum<T, 1> whole;
-  for (int s = 0; s < used; ++s) whole.largest = fmaxf(whole.largest, factors[s]);
-  __syncthreads();
+#pragma unroll
+  for (int step = kLanes / 2; step > 0; step /= 2)
+    whole.largest = fmaxf(whole.largest, __shfl_xor_sync(0xffffffffu, whole.largest, step));
   const float base = whole.largest == -INFINITY ? 0.0f : whole.largest;
-  if (column < used) factors[column] = weight_of<T>(factors[column] - base);
-  __syncthreads();
-#pragma unroll 8
-  for (int s = 0; s < used; ++s) {
-    whole.sum = fmaf(factors[s], sums[s], whole.sum);
-    if (column < head_dim) whole.out[0] = fmaf(factors[s], __ldcg(all + s * size + column), whole.out[0]);
+#pragma unroll
+  for (int i = 0; i < kOwn; ++i) {
+    factor[i] = weight_of<T>(factor[i] - base);
+    whole.sum = fmaf(factor[i], sum[i], whole.sum);
+  }
+  whole.sum = sum_over_lanes<kLanes>(whole.sum);
+  const bool inside = place * kSize < head_dim;
+#pragma unroll
+  for (int i = 0; i < kOwn; ++i) {
+    for (int s = i * kLanes; s < min(used, (i + 1) * kLanes); ++s) {
+      const float f = __shfl_sync(0xffffffffu, factor[i], s - i * kLanes, kLanes);
+#pragma unroll
+      for (int c = 0; c < kSize; c += 4) {
+        if (!inside) break;
+        const float4 x = __ldcg(reinterpret_cast<const float4*>(all + s * stride + place * kSize + c));
+        const float part[4] = {x.x, x.y, x.z, x.w};
+#pragma unroll
+        for (int e = 0; e < 4; ++e) whole.out[c + e] = fmaf(f, part[e], whole.out[c + e]);
+      }
+    }
   }
   return whole;
 }
 
-// Attends with the queries of `item`, which see `seen` rows: calls attend(sums, share) for this block's shares, every
-// gridDim.y-th. Returns whether this block holds the results, in its threads below head_dim.
-template <class T, int kQueries, class Attend>
-__device__ __forceinline__ bool attend_shares(WeightedSum<T, 1> (&sums)[kQueries], const Shares& shares,
-                                              std::int64_t item, std::int64_t seen, int head_dim,
-                                              const Attend& attend) {
-  __shared__ bool last;
+// What a group of lanes has of a launch: the item of its queries, and whether it writes their results. The groups of a
+// warp share an arrival counter.
+struct GroupItem {
+  std::int64_t item, counter;
+  bool writes;
+};
+// Attends with the queries of `own`, which see `seen` rows, by one warp: calls attend(sums, share) for every
+// gridDim.y-th share, and finish(query, place, sum) in the warp that ends up with the results.
+template <class T, int kLanes, int kQueries, class Attend, class Finish>
+__device__ __forceinline__ void attend_shares(const Shares& shares, const GroupItem& own, std::int64_t seen,
+                                              int head_dim, int lane, const Attend& attend, const Finish& finish) {
+  constexpr int kSize = 16 / int{sizeof(T)};
   const std::int64_t share_size = share_rows(seen);
   const int used = static_cast<int>((seen + share_size - 1) / share_size), blocks = static_cast<int>(gridDim.y);
-  const int column = static_cast<int>(threadIdx.x), size = head_dim + 2, query_size = shares.most * size;
-  if (static_cast<int>(blockIdx.y) >= used) return false;
-  float* all = shares.partial + item * kQueries * query_size;
+  const int place = lane % kLanes, size = share_floats(head_dim), query_size = shares.most * size;
+  if (static_cast<int>(blockIdx.y) >= used) return;
+  float* all = shares.partial + own.item * kQueries * query_size;
   for (int index = static_cast<int>(blockIdx.y); index < used; index += blocks) {
     const std::int64_t begin = index * share_size, left = seen - begin;
+    WeightedSum<T, kSize> sums[kQueries];
     attend(sums, Share{begin, static_cast<int>(left < share_size ? left : share_size), index == used - 1});
-    if (used == 1) return true;
+    if (!own.writes) continue;
 #pragma unroll
     for (int i = 0; i < kQueries; ++i) {
-      float* mine = all + i * query_size + index * size;
-      if (column < head_dim) mine[column] = sums[i].out[0];
-      if (column == 0) {
-        mine[head_dim] = sums[i].largest;
-        mine[head_dim + 1] = sums[i].sum;
+      if (used == 1) {
+        finish(i, place, sums[i]);
+        continue;
       }
+      float* mine = all + i * query_size + index * size;
+      if (place * kSize < head_dim) {
+#pragma unroll
+        for (int c = 0; c < kSize; c += 4)
+          *reinterpret_cast<float4*>(mine + place * kSize + c) = {sums[i].out[c], sums[i].out[c + 1],
+                                                                  sums[i].out[c + 2], sums[i].out[c + 3]};
+      }
+      if (place == 0) *reinterpret_cast<float2*>(mine + size - kShareEnds) = {sums[i].largest, sums[i].sum};
     }
-    __syncthreads();
   }
+  if (used == 1) return;
   __threadfence();
-  __syncthreads();
+  __syncwarp();
   const int others = min(used, blocks) - 1;
   if (others > 0) {
     // The counter wraps from `others` to zero, ready for the next kernel.
-    if (column == 0) {
-      const auto limit = static_cast<unsigned>(others);
-      last = atomicInc(shares.arrived + item, limit) == limit;
-    }
-    __syncthreads();
-    if (!last) return false;
+    const auto limit = static_cast<unsigned>(others);
+    const unsigned before = lane == 0 ? atomicInc(shares.arrived + own.counter, limit) : 0;
+    if (__shfl_sync(0xffffffffu, before, 0) != limit) return;
     __threadfence();
   }
 #pragma unroll
-  for (int i = 0; i < kQueries; ++i) sums[i] = combine<T>(all + i * query_size, used, head_dim);
-  return true;
+  for (int i = 0; i < kQueries; ++i) {
+    const auto sum = combine<T, kLanes>(all + i * query_size, used, head_dim, lane);
+    if (own.writes) finish(i, place, sum);
+  }
 }
 
-// Writes the result of a query.
-template <class T>
-__device__ __forceinline__ void write_row(const WeightedSum<T, 1>& sum, int head_dim, T* out, float* log_sum) {
-  const int column = static_cast<int>(threadIdx.x);
-  if (column < head_dim) out[column] = narrow<T>(sum.out[0] / sum.sum);
-  if (column == 0 && log_sum != nullptr) *log_sum = sum.largest / kScoreUnit<T> + logf(sum.sum);
+// Writes a lane's part of the result of a query.
+template <class T, int kSize>
+__device__ __forceinline__ void write_part(const WeightedSum<T, kSize>& sum, int place, int head_dim, T* out) {
+#pragma unroll
+  for (int c = 0; c < kSize; ++c)
+    if (place * kSize + c < head_dim) out[place * kSize + c] = narrow<T>(sum.out[c] / sum.sum);
 }
 
-// blockIdx.x is one query of one slice.
+// A warp takes one query of one slice.
 template <class T, int kLanes, bool kAligned>
-__global__ void __launch_bounds__(kRowThreads)
-    attention_rows_forward(AttentionShape shape, ForwardOperands<T> x, Shares shares) {
+__global__ void __launch_bounds__(kRowThreads, 4)
+    attention_rows_forward(AttentionShape shape, ForwardOperands<T> x, Shares shares, int items) {
   using Part = LanePart<T, kAligned>;
-  const int item = static_cast<int>(blockIdx.x), j = item / shape.heads % shape.queries;
+  const int item = static_cast<int>(blockIdx.x * kRowWarps + threadIdx.x / 32);
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  if (item >= items) return;
+  const int j = item / shape.heads % shape.queries;
   const int head = item % shape.heads, sequence = item / shape.heads / shape.queries;
   const int column = head * shape.head_dim, kv_column = head / shape.group * shape.head_dim;
   const int position = shape.past + j, begin = max(0, position - shape.window + 1);
   const std::int64_t row = static_cast<std::int64_t>(sequence) * shape.queries + j;
   const std::int64_t key_row = static_cast<std::int64_t>(sequence) * shape.keys() + begin;
-  WeightedSum<T, 1> sum[1];
-  const auto attend = [&](WeightedSum<T, 1>(&sums)[1], const Share& share) {
+  const auto attend = [&](WeightedSum<T, Part::kSize>(&sums)[1], const Share& share) {
     const T* keys = x.k.row(key_row + share.begin) + kv_column;
     const T* values = x.v.row(key_row + share.begin) + kv_column;
-    attend_rows<T, kLanes, kAligned>(sums, {x.q.row(row) + column}, shape.head_dim, shape.scale, share.count,
-                                     [&](int r, int lane, Part& key, Part& value) {
-                                       key = Part::load(keys + r * x.k.stride, lane, shape.head_dim);
-                                       value = Part::load(values + r * x.v.stride, lane, shape.head_dim);
-                                     });
+    float query[1][Part::kSize];
+    scale_query(Part::load(x.q.row(row) + column, lane % kLanes, shape.head_dim), shape.scale, query[0]);
+    add_share<Groups::Rows, kLanes, Part>(sums, query, share.count, lane,
+                                          [&](int r, int place, Part& key, Part& value) {
+                                            key = Part::load(keys + r * x.k.stride, place, shape.head_dim);
+                                            value = Part::load(values + r * x.v.stride, place, shape.head_dim);
+                                          });
   };
-  if (attend_shares(sum, shares, item, position + 1 - begin, shape.head_dim, attend))
-    write_row(sum[0], shape.head_dim, x.out.row(row) + column, x.log_sum.empty() ? nullptr : &x.log_sum(row, head));
+  attend_shares<T, kLanes, 1>(shares, {item, item, lane < kLanes}, position + 1 - begin, shape.head_dim, lane, attend,
+                              [&](int, int place, const WeightedSum<T, Part::kSize>& sum) {
+                                write_part(sum, place, shape.head_dim, x.out.row(row) + column);
+                                if (place == 0 && !x.log_sum.empty())
+                                  x.log_sum(row, head) = sum.largest / kScoreUnit<T> + logf(sum.sum);
+                              });
 }
 
 // delta = sum of d_out * out over a head, and log_sum times `unit`, both slices x length. kLanes lanes per row.

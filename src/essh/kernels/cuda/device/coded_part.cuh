@@ -43,16 +43,17 @@ struct CodedPart {
   }
 };
 
-// Stores a head whose numbers are spread over kLanes lanes.
+// Stores a head whose numbers are spread over a group of kLanes lanes, all of which take part.
 template <int kLanes, int kSize>
 __device__ __forceinline__ void store_coded(const float (&x)[kSize], std::byte* head, std::byte* scale, int lane,
                                             int head_dim) {
+  constexpr unsigned kAll = 0xffffffffu;
+  const unsigned group = kLanes == 32 ? kAll : (kAll >> (32 - kLanes)) << (threadIdx.x % 32 / kLanes * kLanes);
   float largest = 0;
 #pragma unroll
   for (int i = 0; i < kSize; ++i) largest = fmaxf(largest, fabsf(x[i]));
 #pragma unroll
-  for (int step = kLanes / 2; step > 0; step /= 2)
-    largest = fmaxf(largest, __shfl_xor_sync(kLanes == 32 ? 0xffffffffu : (1u << kLanes) - 1, largest, step));
+  for (int step = kLanes / 2; step > 0; step /= 2) largest = fmaxf(largest, __shfl_xor_sync(group, largest, step));
   BFloat16 factor;
   factor.bits = e4m3_scale_bits(largest);
   if (lane * kSize < head_dim) {

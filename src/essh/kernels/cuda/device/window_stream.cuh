@@ -98,7 +98,7 @@ struct WindowStream {
   __device__ int head_of(int kv_head, int i) const { return kv_head * shape.group + min(i, shape.group - 1); }
   __device__ float* partial_of(const StreamedShare& share, int head) const {
     const std::int64_t heads = std::int64_t{shape.kv_heads} * shape.group;
-    return shares.partial + (share.sequence * heads + head) * shares.most * (kHeadDim + 2);
+    return shares.partial + (share.sequence * heads + head) * shares.most * share_floats(kHeadDim);
   }
 
   __device__ RowPart part_of(const unsigned char* row, int kv_head, int place) const {
@@ -183,15 +183,13 @@ struct WindowStream {
       if (i >= shape.group) break;
       const auto& sum = queries[i].sum;
       if (share.used == 1) {
-        T* const out = x.out.row(share.sequence) + head_of(kv_head, i) * kHeadDim + place * kSize;
-#pragma unroll
-        for (int c = 0; c < kSize; ++c) out[c] = narrow<T>(sum.out[c] / sum.sum);
+        write_part(sum, place, kHeadDim, x.out.row(share.sequence) + head_of(kv_head, i) * kHeadDim);
       } else {
-        float* const to = partial_of(share, head_of(kv_head, i)) + share.index * (kHeadDim + 2);
+        float* const to = partial_of(share, head_of(kv_head, i)) + share.index * share_floats(kHeadDim);
 #pragma unroll
         for (int c = 0; c < kSize; c += 2)
           *reinterpret_cast<float2*>(to + place * kSize + c) = {sum.out[c], sum.out[c + 1]};
-        if (place == 0) *reinterpret_cast<float2*>(to + kHeadDim) = {sum.largest, sum.sum};
+        if (place == 0) *reinterpret_cast<float2*>(to + share_floats(kHeadDim) - kShareEnds) = {sum.largest, sum.sum};
       }
     }
   }
@@ -209,36 +207,14 @@ struct WindowStream {
     }
   }
 
-  // One query from its shares, in order, by one warp.
-  __device__ void combine(const StreamedShare& share, int head, int lane) const {
-    constexpr int kColumns = kHeadDim / 32, kOwn = kMostShares / 32, kSizeOfShare = kHeadDim + 2;
-    const float* const all = partial_of(share, head);
-    float factor[kOwn], sum[kOwn], top = -INFINITY;
-#pragma unroll
-    for (int i = 0; i < kOwn; ++i) {
-      const int s = i * 32 + lane;
-      factor[i] = s < share.used ? __ldcg(all + s * kSizeOfShare + kHeadDim) : -INFINITY;
-      sum[i] = s < share.used ? __ldcg(all + s * kSizeOfShare + kHeadDim + 1) : 0.0f;
-      top = fmaxf(top, factor[i]);
+  // Queries from their shares, one by each group of lanes of this warp.
+  __device__ void combine(const StreamedShare& share, int warp, int lane) const {
+    const int heads = shape.kv_heads * shape.group;
+    for (int first = warp * kGroups; first < heads; first += kStreamWarps * kGroups) {
+      const int head = min(first + lane / kLanes, heads - 1);
+      const auto sum = device::combine<T, kLanes>(partial_of(share, head), share.used, kHeadDim, lane);
+      write_part(sum, lane % kLanes, kHeadDim, x.out.row(share.sequence) + head * kHeadDim);
     }
-#pragma unroll
-    for (int step = 16; step > 0; step /= 2) top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, step));
-    const float base = top == -INFINITY ? 0.0f : top;
-    float whole = 0, out[kColumns] = {};
-#pragma unroll
-    for (int i = 0; i < kOwn; ++i) {
-      factor[i] = weight_of<T>(factor[i] - base);
-      for (int s = i * 32; s < min(share.used, i * 32 + 32); ++s) {
-        const float f = __shfl_sync(0xffffffffu, factor[i], s - i * 32);
-        whole = fmaf(f, __shfl_sync(0xffffffffu, sum[i], s - i * 32), whole);
-#pragma unroll
-        for (int c = 0; c < kColumns; ++c)
-          out[c] = fmaf(f, __ldcg(all + s * kSizeOfShare + lane * kColumns + c), out[c]);
-      }
-    }
-    T* const to = x.out.row(share.sequence) + head * kHeadDim + lane * kColumns;
-#pragma unroll
-    for (int c = 0; c < kColumns; ++c) to[c] = narrow<T>(out[c] / whole);
   }
 };
 
@@ -277,9 +253,7 @@ __global__ void __launch_bounds__(32 * (kStreamWarps + 1), 1)
     meet_readers(warps);
     if (!combines) return;
     __threadfence();
-    for (int kv_head = warp; kv_head < shape.kv_heads; kv_head += kStreamWarps) {
-      for (int i = 0; i < shape.group; ++i) window.combine(share, window.head_of(kv_head, i), lane);
-    }
+    window.combine(share, warp, lane);
   });
 #endif
 }
