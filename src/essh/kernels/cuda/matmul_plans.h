@@ -66,5 +66,7 @@ struct Difference {
   float largest_gap, largest;
 };
 Difference compare(Stream& stream, MatmulType type, const void* a, const void* b, Index elements);
+// Reads this memory, so that caches hold it instead of whatever they held before.
+void fill_cache(Stream& stream, const void* from, std::size_t bytes);
 
 }  // namespace essh::cuda
