@@ -18,7 +18,7 @@ namespace {
 
 constexpr std::size_t kWorkspace = std::size_t{64} << 20;
 constexpr int kCandidates = 8;
-constexpr Index kFewColumns = 1024;  // up to here a product is bound by reading its left operand
+constexpr Index kFewColumns = 1024;  // at most those of a decoding step
 constexpr const char* kTrials = "trials of matrix products";
 
 struct Blas {
@@ -280,8 +280,7 @@ void MatmulPlans::choose(const Matmul& p, Plan& plan) {
     }
     valid.push_back(i);
   }
-  // A product of few columns is bound by reading weights, which it finds in memory, not in the cache where the last
-  // trial left them.
+  // A decoding step finds the weights of a product in memory, not in the cache where the last trial left them.
   const auto forget = [&] {
     if (p.columns <= kFewColumns) fill_cache(stream_, context_->workspace.as<void>(), kWorkspace);
   };

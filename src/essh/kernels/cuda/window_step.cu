@@ -105,12 +105,12 @@ struct CodedStep {
 // A group of lanes takes up to kQueries query heads of one kv head of one sequence, and blockIdx.y every gridDim.y-th
 // share of their rows. The groups of a warp and the warps of a block take adjacent heads, so that rows of the caches
 // are read as a whole: rows of one head alone are short pieces, far apart.
-constexpr int kStepWarps = 8;
+constexpr int kCacheWarps = 8;
 template <class T, int kLanes, int kQueries, bool kCoded>
-__global__ void __launch_bounds__(32 * kStepWarps, kQueries == 1 ? 2 : 1)
+__global__ void __launch_bounds__(32 * kCacheWarps, kQueries == 1 ? 2 : 1)
     attend_cache(StepShape shape, StepOperands<T> x, cuda::device::Shares shares, int warps) {
   constexpr int kSize = LanePart<T, true>::kSize, kGroups = 32 / kLanes;
-  const int warp = static_cast<int>(blockIdx.x * kStepWarps + threadIdx.x / 32);
+  const int warp = static_cast<int>(blockIdx.x * kCacheWarps + threadIdx.x / 32);
   if (warp >= warps) return;
   const int lane = static_cast<int>(threadIdx.x) % 32, chunks = (shape.group + kQueries - 1) / kQueries;
   const int items = shape.kv_heads * chunks, of_sequence = (items + kGroups - 1) / kGroups;  // warps of a sequence
@@ -256,7 +256,7 @@ void run(cuda::Stream& stream, const WindowStep<T>& op) {
       cuda::with_lanes<T>(op.head_dim, cuda::all_aligned(op.q, op.k, op.v), [&]<int kLanes, bool kAligned>() {
         const auto shape = shape_of(op, kAligned, appends);
         const Index warps = op.q.rows * ((items * kLanes + 31) / 32);
-        const auto grid = cuda::row_blocks(stream, warps, kStepWarps, shares, blocks);
+        const auto grid = cuda::row_blocks(stream, warps, kCacheWarps, shares, blocks);
         if (op.coded)
           cuda::launch(stream, "coded window step", grid, attend_cache<T, kLanes, kQueries, true>, shape, x, shares,
                        static_cast<int>(warps));

@@ -203,8 +203,8 @@ __device__ __forceinline__ WeightedSum<T, 16 / int{sizeof(T)}> combine(const flo
   return whole;
 }
 
-// What a group of lanes has of a launch: the item of its queries, and whether it writes their results. The groups of a
-// warp share an arrival counter.
+// The work of a group of lanes: the item of its queries, and whether it writes their results. The groups of a warp
+// share an arrival counter.
 struct GroupItem {
   std::int64_t item, counter;
   bool writes;
