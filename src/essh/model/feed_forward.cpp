@@ -13,11 +13,15 @@ void FeedForward<T>::forward(const Pass& pass, const Weights& weights, Matrix<co
   const auto linear = gate_up(pass.capacity);
   const auto both = pass.arena.matrix<T>(u.rows, 2 * units);
   const auto mark = pass.arena.mark();
-  linear.forward(pass, weights, u, both);
   const auto hidden = tape ? pass.arena.matrix<T>(u.rows, units) : linear.part(both, 0);
-  launch(
-      pass.stream,
-      SwigluForward<T>{.gate = linear.part(both, 0), .up = linear.part(both, 1), .hidden = hidden, .kept = kept_units});
+  if (tape) {
+    linear.forward(pass, weights, u, both);
+    launch(pass.stream,
+           SwigluForward<T>{
+               .gate = linear.part(both, 0), .up = linear.part(both, 1), .hidden = hidden, .kept = kept_units});
+  } else {
+    linear.forward_gated(pass, weights, u, both, hidden, kept_units);
+  }
   if (!pass.ffn_squares.empty())
     launch(pass.stream, ColumnSquares<T>{.x = hidden, .sums = {pass.ffn_squares.row(layer_), units}});
   add_product<T>(pass.stream, hidden, weights[down_].left(units), 1, pass.bits, x, y);

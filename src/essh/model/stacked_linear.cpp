@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "essh/kernels/copy.h"
+#include "essh/kernels/gated_linear.h"
 #include "essh/kernels/gemm.h"
 
 namespace essh {
@@ -55,6 +56,15 @@ void StackedLinear::forward(const Pass& pass, const Weights& weights, Matrix<con
 }
 
 template <class T>
+void StackedLinear::forward_gated(const Pass& pass, const Weights& weights, Matrix<const T> u, Matrix<T> y,
+                                  Matrix<T> hidden, Vector<const std::int32_t> kept) const {
+  const auto list = operands(weights);
+  launch(pass.stream,
+         GatedLinear<T>{
+             .both = {.x = u, .weights = list.span(), .y = y, .bits = pass.bits}, .hidden = hidden, .kept = kept});
+}
+
+template <class T>
 void StackedLinear::backward(const Pass& pass, const Weights& weights, const Gradients<T>& gradients, Matrix<const T> u,
                              Matrix<const std::type_identity_t<T>> d_y, Scales scales, Matrix<T> d_u) const {
   const auto add_gradient = [&](Matrix<const T> d_part, Matrix<Wide<T>> gradient) {
@@ -73,9 +83,11 @@ void StackedLinear::backward(const Pass& pass, const Weights& weights, const Gra
   pass.arena.release(mark);
 }
 
-#define ESSH_INSTANTIATE(T)                                                                                \
-  template void StackedLinear::forward(const Pass&, const Weights&, Matrix<const T>, Matrix<T>) const;     \
-  template void StackedLinear::backward(const Pass&, const Weights&, const Gradients<T>&, Matrix<const T>, \
+#define ESSH_INSTANTIATE(T)                                                                                      \
+  template void StackedLinear::forward(const Pass&, const Weights&, Matrix<const T>, Matrix<T>) const;           \
+  template void StackedLinear::forward_gated(const Pass&, const Weights&, Matrix<const T>, Matrix<T>, Matrix<T>, \
+                                             Vector<const std::int32_t>) const;                                  \
+  template void StackedLinear::backward(const Pass&, const Weights&, const Gradients<T>&, Matrix<const T>,       \
                                         Matrix<const T>, Scales, Matrix<T>) const;
 ESSH_INSTANTIATE(float)
 ESSH_INSTANTIATE(double)

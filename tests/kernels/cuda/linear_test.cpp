@@ -58,6 +58,20 @@ TEST(LinearCuda, AgreesWithTheCpu) {
   }
 }
 
+// Sizes of decoding steps.
+TEST(LinearCuda, FewRowsAgreeWithTheCpu) {
+  ESSH_NEEDS_GPU();
+  for (const auto [outputs, inner] : {std::array<Index, 2>{704, 512}, {512, 1408}, {1536, 512}, {88, 64}, {6144, 72}}) {
+    for (const Index rows : {1, 8, 9, 16, 31, 64, 65, 100, 128}) {
+      const Index all[] = {outputs};
+      for (const Addend kind : {Addend::None, Addend::Itself}) {
+        check_linear<BFloat16, BFloat16>(rows, all, inner, kind, 0, RowBits::Free);
+        check_linear<BFloat16, float>(rows, all, inner, kind, 0, RowBits::Free);
+      }
+    }
+  }
+}
+
 // With RowBits::Alone a row has the same bits alone and in any batch, at any index.
 template <class T, class Out>
 void check_alone(Index inner, Index outputs, bool adds, Index gap) {

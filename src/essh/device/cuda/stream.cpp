@@ -57,6 +57,7 @@ Stream::Stream(int device) : device_(device), scratch_(Device::Cuda, "kernels at
   cudaDeviceProp properties{};
   check(cudaGetDeviceProperties(&properties, device), "cudaGetDeviceProperties");
   multiprocessors_ = properties.multiProcessorCount;
+  architecture_ = properties.major * 10 + properties.minor;
   // Code JIT-compiled from an older architecture does not wait for the previous kernel.
   constexpr int kArchitectures[] = {ESSH_CUDA_ARCHITECTURES};
   early_launches_ = properties.major >= 9 && std::any_of(std::begin(kArchitectures), std::end(kArchitectures),

@@ -24,6 +24,7 @@ class Stream {
   void activate() const;
   CUstream_st* handle() const { return handle_; }
   int multiprocessors() const { return multiprocessors_; }
+  int architecture() const { return architecture_; }  // 90 for sm_90
   // Whether programmatic dependent launch works: sm_90+ and native code for this GPU.
   bool early_launches() const { return early_launches_; }
   // "NVIDIA H200 (sm_90, CUDA 13.0)", the key of autotuned algorithms.
@@ -62,7 +63,7 @@ class Stream {
 
   CUstream_st* handle_ = nullptr;
   int device_;
-  int multiprocessors_ = 0;
+  int multiprocessors_ = 0, architecture_ = 0;
   bool early_launches_ = false, tunes_launches_ = true;
   std::string description_;
   Arena scratch_;

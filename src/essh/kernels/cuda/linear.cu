@@ -1,6 +1,7 @@
 #include <vector>
 
 #include "essh/device/cuda/launch.cuh"
+#include "essh/kernels/cuda/few_row_product.h"
 #include "essh/kernels/cuda/matmul_plans.h"
 #include "essh/kernels/linear.h"
 
@@ -35,12 +36,23 @@ std::vector<Matrix<const T>> factors(std::span<const Weight> weights, Index inne
 // y = scale * [x W1^T, x W2^T, ...] + addend; column-major, y^T = W x^T.
 template <class T, class Out>
 void multiply(cuda::Stream& stream, Matrix<const T> x, std::span<const Matrix<const T>> weights, double scale,
-              Matrix<const Out> addend, Matrix<Out> y, bool rows_vary = false) {
+              Matrix<const Out> addend, Matrix<Out> y, bool rows_vary = false, bool any_bits = false) {
   auto& plans = stream.attachment<cuda::MatmulPlans>();
   const bool adds = !addend.empty();
   const Matrix<const Out> start = adds ? addend : Matrix<const Out>(y);
   Index column = 0;
   for (const auto& weight : weights) {
+    if constexpr (sizeof(T) == 2) {
+      if (any_bits && cuda::multiply_few_rows<Out>(
+                          stream, {.x = x,
+                                   .weight = weight,
+                                   .y = y.block(0, y.rows, column, weight.rows),
+                                   .scale = static_cast<float>(scale),
+                                   .addend = adds ? addend.block(0, y.rows, column, weight.rows) : addend})) {
+        column += weight.rows;
+        continue;
+      }
+    }
     plans.multiply({.input = type_of<T>(),
                     .output = type_of<Out>(),
                     .left = {weight.data, weight.stride, true},
@@ -117,7 +129,8 @@ void run(cuda::Stream& stream, const Linear<T, Out>& op) {
   if (op.bits == RowBits::Alone)
     multiply_alone<T, Out>(stream, op, weights);
   else
-    multiply<T, Out>(stream, op.x, weights, op.scale, op.addend, op.y, op.bits == RowBits::Ranged);
+    multiply<T, Out>(stream, op.x, weights, op.scale, op.addend, op.y, op.bits == RowBits::Ranged,
+                     op.bits == RowBits::Free);
 }
 
 template void run(cuda::Stream&, const Linear<float>&);

@@ -36,8 +36,18 @@ __global__ void __launch_bounds__(kRmsNormThreads) rms_norm_forward(RmsNormForwa
   using Share = RowShare<N, Packs, Warps>;
   using Run = cuda::Pack<X, N>;
   __shared__ float shared[4];
-  cuda::after_previous();
+  cuda::let_next_start();
   const Index row = Index{blockIdx.x} * Share::kRows + Share::row(), width = op.x.cols;
+  // Few are read before the previous kernel has ended: they are weights, which no kernel of a pass writes.
+  constexpr bool kReadAhead = N * Packs <= 16;
+  float gains[kReadAhead ? Packs : 1][N];
+  const auto read_gain = [&](int pack, float(&to)[N]) { cuda::load(op.gain.data + Share::column(pack), to); };
+  if constexpr (kReadAhead) {
+#pragma unroll
+    for (int pack = 0; pack < Packs; ++pack)
+      if (Share::column(pack) < width) read_gain(pack, gains[pack]);
+  }
+  cuda::after_previous();
   if (row >= op.x.rows) return;
   Run values[Packs];
   float squares = 0;
@@ -59,11 +69,12 @@ __global__ void __launch_bounds__(kRmsNormThreads) rms_norm_forward(RmsNormForwa
   for (int pack = 0; pack < Packs; ++pack) {
     const Index c = Share::column(pack);
     if (c >= width) break;
-    float gain[N];
-    cuda::load(op.gain.data + c, gain);
+    auto& gain = gains[kReadAhead ? pack : 0];
+    if constexpr (!kReadAhead) read_gain(pack, gain);
+    float y[N];
 #pragma unroll
-    for (int i = 0; i < N; ++i) gain[i] *= cuda::widen(values[pack].items[i]) * inverse;
-    cuda::store(op.y.row(row) + c, gain);
+    for (int i = 0; i < N; ++i) y[i] = gain[i] * (cuda::widen(values[pack].items[i]) * inverse);
+    cuda::store(op.y.row(row) + c, y);
   }
 }
 

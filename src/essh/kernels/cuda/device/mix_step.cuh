@@ -160,7 +160,7 @@ struct MixStep {
 
 template <class T, class S>
 __global__ void __launch_bounds__(kStepWarps * 32, kStepBlocks) mix_step(SelectiveMix<T> op, int groups) {
-  after_previous();
+  let_next_start();
   extern __shared__ __align__(16) unsigned char shared[];
   const int warp = static_cast<int>(threadIdx.x) / 32, channels = static_cast<int>(op.modes.decay.rows);
   const int item = static_cast<int>(blockIdx.x) * kStepWarps + warp;
@@ -169,10 +169,11 @@ __global__ void __launch_bounds__(kStepWarps * 32, kStepBlocks) mix_step(Selecti
                      .memory = reinterpret_cast<StepMemory<S>*>(shared)[warp],
                      .channel = item % channels,
                      .lane = static_cast<int>(threadIdx.x) % 32};
+  step.read_constants();  // weights, which no kernel of a pass writes
+  after_previous();
   Index sequence = item / channels;
   auto now = step.read_inputs(sequence), next = step.read_inputs(sequence + groups);
   step.copy_state(now.entering, 0);
-  step.read_constants();
   for (int stage = 0; sequence < op.sequences; sequence += groups, stage ^= 1) {
     step.copy_state(next.entering, stage ^ 1);
     const auto after = step.read_inputs(sequence + 2 * Index{groups});

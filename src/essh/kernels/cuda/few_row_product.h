@@ -1,0 +1,24 @@
+#pragma once
+#include "essh/device/cuda/stream.h"
+#include "essh/tensor/matrix.h"
+
+namespace essh::cuda {
+
+// y = scale * x W^T + addend, or with a second weight y = silu(x W^T) * (x U^T). Out is float or BFloat16.
+template <class Out>
+struct FewRowProduct {
+  Matrix<const BFloat16> x;       // rows x inputs
+  Matrix<const BFloat16> weight;  // outputs x inputs
+  Matrix<const BFloat16> up;      // like weight, or empty
+  Matrix<Out> y;                  // (=) rows x outputs
+  float scale = 1;
+  Matrix<const Out> addend = {};         // like y, may be y itself; empty means zero
+  Vector<const std::int32_t> kept = {};  // of a gated product: columns kept in each row, the others are 0
+};
+
+// The product of a decoding step: as fast as the weights are read, and it begins to read them before the previous
+// kernel has ended. False where there is none: other GPUs than sm_90, too many rows, unaligned operands.
+template <class Out>
+bool multiply_few_rows(Stream& stream, const FewRowProduct<Out>& op);
+
+}  // namespace essh::cuda

@@ -1,0 +1,36 @@
+#include "essh/kernels/gated_linear.h"
+
+#include "essh/kernels/cuda/few_row_product.h"
+#include "essh/kernels/swiglu.h"
+
+namespace essh {
+namespace {
+
+bool run_fused(cuda::Stream& stream, const GatedLinear<BFloat16>& op) {
+  const auto& weights = op.both.weights;
+  const Index units = op.hidden.cols;
+  if (op.both.bits != RowBits::Free || weights.empty() || weights[0].format != Format::BF16) return false;
+  const auto first = weights[0].as<BFloat16>();
+  const auto gate = first.top(units), up = weights.size() == 1 ? first.middle(units, units) : weights[1].as<BFloat16>();
+  return cuda::multiply_few_rows<BFloat16>(stream,
+                                           {.x = op.both.x, .weight = gate, .up = up, .y = op.hidden, .kept = op.kept});
+}
+
+}  // namespace
+
+template <class T>
+void run(cuda::Stream& stream, const GatedLinear<T>& op) {
+  if constexpr (sizeof(T) == 2)
+    if (run_fused(stream, op)) return;
+  run(stream, op.both);
+  const Index units = op.hidden.cols;
+  run(stream, SwigluForward<T>{.gate = op.both.y.left(units),
+                               .up = op.both.y.block(0, op.hidden.rows, units, units),
+                               .hidden = op.hidden,
+                               .kept = op.kept});
+}
+
+template void run(cuda::Stream&, const GatedLinear<float>&);
+template void run(cuda::Stream&, const GatedLinear<BFloat16>&);
+
+}  // namespace essh
