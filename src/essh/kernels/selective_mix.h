@@ -23,6 +23,9 @@ struct SelectiveMix {
   double factor_range = admitted_decay<Wide<T>>();
   Vector<const std::int32_t> kept = {};  // single tokens only, as in SelectiveStep
   bool narrow_states = false;            // entering and leaving hold bf16 instead of Wide<T>
+  // Entering states, pointers and kept were there before the pass began (EmbeddingForward), and the kernel before this
+  // one need not have ended when they are read.
+  bool settled = false;
 
   // Every sequence advances by one token: runs the recurrent step, not a chunk of length one.
   bool single_tokens() const { return length == 1 && entering.size > 0 && leaving.size > 0; }

@@ -151,7 +151,7 @@ class SpectralMixer : public Mixer<T> {
       mix(pass, weights, segment.sequences, segment.length, rows(projection),
           sequences.states<const W>(sequences.entering, first_part, segment), rows(z),
           sequences.states<W>(sequences.leaving, first_part, segment), sequences.channels_of(segment),
-          sequences.narrow_states);
+          sequences.narrow_states, sequences.segments.size() == 1);  // a segment may continue where another ends
     }
     add_output(pass, weights, z, x, x);
   }
@@ -165,7 +165,7 @@ class SpectralMixer : public Mixer<T> {
   // z = scan (or single step) of the projections, without a tape. Continues from the states, if given.
   void mix(const Pass& pass, const Weights& weights, Index sequences, Index length, Matrix<T> projection,
            Vector<const W* const> entering, Matrix<T> z, Vector<W* const> leaving, Vector<const std::int32_t> kept = {},
-           bool narrow_states = false) const {
+           bool narrow_states = false, bool settled = false) const {
     const auto linear = projections(pass.capacity);
     const Index channels = pass.capacity.channels, rows = channels * modes_;
     launch(pass.stream, SelectiveMix<T>{.sequences = sequences,
@@ -185,7 +185,8 @@ class SpectralMixer : public Mixer<T> {
                                         .z = z,
                                         .leaving = leaving,
                                         .kept = kept,
-                                        .narrow_states = narrow_states});
+                                        .narrow_states = narrow_states,
+                                        .settled = settled});
   }
 
   // Computes the gates from the logits in kept.projection.

@@ -124,14 +124,19 @@ void check_mix(const MixCase& size) {
   SCOPED_TRACE(::testing::Message() << size.sequences << " x " << size.length << ", " << size.channels << " channels, "
                                     << size.modes << " modes, width " << size.width);
   MixProblem p(size);
-  const Twin<T> fused(p), parts(p);
+  const Twin<T> fused(p), parts(p), settled(p);
   run(gpu(), fused.op());
+  auto early = settled.op();
+  early.settled = true;
+  run(gpu(), early);
   StridedMatrix<double> gate(p.write);
   const TwinMatrix<float> write(gate), read(gate), clock(gate);
   run_parts(gpu(), parts.op(), write.view(), read.view(), clock.view());
   run(host(), p.on_host());
   fused.z.expect_close(p.z, "z");
   fused.leaving.expect_close(p.leaving, "leaving", 1, std::is_same_v<T, BFloat16> ? 8e-3 : 2e-6);
+  const auto z = fused.z.download(), early_z = settled.z.download();
+  EXPECT_EQ(std::memcmp(z.data(), early_z.data(), z.size() * sizeof(T)), 0);
   // Fused and unfused kernels do the same arithmetic if channels consist of whole groups of four values. A fused step
   // keeps values in float that the unfused kernels pass on in T.
   if (size.width % 4 != 0 || size.length == 1) return;
@@ -186,6 +191,29 @@ TYPED_TEST(SelectiveMixCuda, AgreesWithTheCpuAndWithItsParts) {
                               {2, 1, 3, 8, 27},
                               {2, 1, 2, 12, 40}})
     check_mix<TypeParam>(size);
+}
+
+// Steps of one sequence, launched without a wait: each continues where the one before ends.
+TYPED_TEST(SelectiveMixCuda, StepsInARowContinueEachOther) {
+  ESSH_NEEDS_GPU();
+  constexpr int kSteps = 8;
+  for (const MixCase& size : {MixCase{1, 1, 2, 8, 64}, {40, 1, 32, 8, 64}, {200, 1, 32, 8, 64}}) {
+    MixProblem p(size);
+    const Twin<TypeParam> in_a_row(p), apart(p);
+    for (const bool waits : {false, true}) {
+      auto op = (waits ? apart : in_a_row).op();
+      op.leaving = (waits ? apart : in_a_row).entering.rows();
+      gpu().wait();
+      for (int i = 0; i < kSteps; ++i) {
+        run(gpu(), op);
+        if (waits) gpu().wait();
+      }
+    }
+    const auto a = in_a_row.entering.download(), b = apart.entering.download();
+    EXPECT_EQ(std::memcmp(a.data(), b.data(), a.size() * sizeof(float)), 0) << size.sequences;
+    const auto c = in_a_row.z.download(), d = apart.z.download();
+    EXPECT_EQ(std::memcmp(c.data(), d.data(), c.size() * sizeof(TypeParam)), 0) << size.sequences;
+  }
 }
 
 TYPED_TEST(SelectiveMixCuda, NarrowStatesAreTheRoundedOnes) {

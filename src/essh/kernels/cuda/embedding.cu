@@ -46,8 +46,10 @@ __global__ void add_rows(EmbeddingBackward<T> op, const std::int32_t* tokens, co
 template <class T, class X>
 void run(cuda::Stream& stream, const EmbeddingForward<T, X>& op) {
   const EmbeddingRows<T, X> forward{op.tokens, op.table.template as<T>(), op.x};
+  // Not early: kernels of the pass that begins here may start before the one before them has ended, and none before
+  // all earlier passes have.
   cuda::with_width<X>(
-      [&]<int N>() { cuda::each_pack<N>(stream, "embedding_forward", op.tokens.size, op.x.cols, forward); },
+      [&]<int N>() { cuda::each_pack<N>(stream, "embedding_forward", op.tokens.size, op.x.cols, forward, false); },
       forward.table, op.x);
 }
 

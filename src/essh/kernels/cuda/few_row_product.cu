@@ -9,9 +9,10 @@
 #include "essh/kernels/cuda/device/wgmma.cuh"
 #include "essh/kernels/cuda/few_row_product.h"
 
-// A cluster of blocks takes some outputs, each block a part of the inputs. One warp copies tiles of 64 inputs through a
-// ring in shared memory, weights of the first slots before the previous kernel has ended; one or two warp groups
-// multiply behind it, 64 rows each. Then the blocks of the cluster add their sums in order, each for some of the rows.
+// A cluster of blocks takes some outputs, each block a part of the inputs. Two warps copy tiles of 64 inputs to shared
+// memory, one of the weights, which does not wait for the previous kernel, and one of x. Warp groups multiply behind
+// them, 64 rows each; where there are fewer rows, what lies behind them is multiplied too and dropped. Then the blocks
+// of the cluster add their sums in order, each for some of the rows.
 namespace essh::cuda {
 namespace {
 
@@ -20,8 +21,8 @@ constexpr int kRowBytes = kInner * 2;  // of a tile
 constexpr int kGroupRows = 64;         // of a warp group
 constexpr int kMostSlots = 32;
 constexpr Index kMostRows = 128;
-constexpr Index kRoom = 210 * 1024;  // of shared memory, for tiles
-constexpr Index kSlack = 1024;       // for their alignment
+constexpr Index kRoom = 210 * 1024, kSmallRoom = 160 * 1024;  // of shared memory, for tiles
+constexpr Index kSlack = 1024;                                // for their alignment
 
 template <class Out>
 struct FewRows {
@@ -326,8 +327,12 @@ Encode encoder() {
   static const Encode found = [] {
     void* entry = nullptr;
     cudaDriverEntryPointQueryResult result{};
-    const auto status =
-        cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &entry, 12000, cudaEnableDefault, &result);
+    constexpr const char* kName = "cuTensorMapEncodeTiled";
+#if CUDART_VERSION >= 12050
+    const auto status = cudaGetDriverEntryPointByVersion(kName, &entry, 12000, cudaEnableDefault, &result);
+#else
+    const auto status = cudaGetDriverEntryPoint(kName, &entry, cudaEnableDefault, &result);
+#endif
     return status == cudaSuccess && result == cudaDriverEntryPointSuccess ? reinterpret_cast<Encode>(entry) : nullptr;
   }();
   return found;
@@ -358,18 +363,20 @@ bool launch_product(Stream& stream, const FewRowProduct<Out>& op) {
   const Index input_rows = (op.x.rows + 7) / 8 * 8, tile = input_rows * kRowBytes;
   const Index rows_of_block = (op.x.rows + kSplit - 1) / kSplit;
   const Index sums = kTeams * op.x.rows * L::kLine * Index{sizeof(float)};
+  // With few rows the ring leaves room for blocks of the next kernel, which is often a small one.
+  const Index room = kParts == 1 && kSplit == 2 && op.x.rows <= 16 ? kSmallRoom : kRoom;
   // Many inputs at once, if all of them take a third of the room at most.
-  const bool at_once = most * L::kDepth * tile <= kRoom / 3;
+  const bool at_once = most * L::kDepth * tile <= room / 3;
   const Index input_tiles = at_once ? kInputTiles : L::kDepth;
   const auto places = [&](Index bytes, Index slot) {
     // A team releases a slot when it has begun with its next one.
     return std::clamp<Index>(bytes / slot, kTeams + 1, std::clamp<Index>(most, kTeams + 1, kMostSlots));
   };
   const Index input_slots =
-      at_once ? (most * L::kDepth + kInputTiles - 1) / kInputTiles : places(kRoom, L::kSlotBytes + L::kDepth * tile);
+      at_once ? (most * L::kDepth + kInputTiles - 1) / kInputTiles : places(room, L::kSlotBytes + L::kDepth * tile);
   const Index input_bytes = input_slots * input_tiles * tile;
-  const Index slots = places(kRoom - input_bytes, L::kSlotBytes);
-  // A warp group reads 64 rows of inputs, also where there are fewer: behind them lie weights.
+  const Index slots = places(room - input_bytes, L::kSlotBytes);
+  // Behind the inputs lie weights, so that a warp group can read 64 rows, also where there are fewer.
   const Index ring_bytes = std::max<Index>(slots * L::kSlotBytes, kGroups * kGroupRows * kRowBytes);
   const Index bytes = kSlack + std::max(input_bytes + ring_bytes, sums);
   const auto x = tiles_of(op.x, input_rows, input_tiles), weight = tiles_of(op.weight, kCols, L::kDepth),

@@ -52,7 +52,8 @@ struct MixStep {
     }
   }
 
-  __device__ Inputs read_inputs(Index sequence) const {
+  // Where its state lies.
+  __device__ Inputs read_places(Index sequence) const {
     Inputs in;
     if (sequence >= op.sequences) return in;
     const int kept = op.kept.size > 0 ? op.kept[sequence] : channels;
@@ -62,11 +63,19 @@ struct MixStep {
       in.leaving = reinterpret_cast<S*>(op.leaving[sequence]) + place;
       in.grown = sqrtf(static_cast<float>(channels) / static_cast<float>(kept));
     }
+    return in;
+  }
+  __device__ void read_values(Index sequence, Inputs& in) const {
+    if (sequence >= op.sequences) return;
 #pragma unroll
     for (int i = 0; i < 2; ++i)
       if (2 * lane + i < width) in.v[i] = widen(op.v0(sequence, channel * width + 2 * lane + i));
     if (gates)
       in.logit = widen((kind == 0 ? op.write_logits : kind == 1 ? op.read_logits : op.clock_logits)(sequence, gate));
+  }
+  __device__ Inputs read_inputs(Index sequence) const {
+    auto in = read_places(sequence);
+    read_values(sequence, in);
     return in;
   }
   // Starts copies; every call is one group of them.
@@ -169,11 +178,18 @@ __global__ void __launch_bounds__(kStepWarps * 32, kStepBlocks) mix_step(Selecti
                      .memory = reinterpret_cast<StepMemory<S>*>(shared)[warp],
                      .channel = item % channels,
                      .lane = static_cast<int>(threadIdx.x) % 32};
-  step.read_constants();  // weights, which no kernel of a pass writes
-  after_previous();
   Index sequence = item / channels;
-  auto now = step.read_inputs(sequence), next = step.read_inputs(sequence + groups);
+  if (!op.settled) after_previous();
+  auto now = step.read_places(sequence), next = step.read_places(sequence + groups);
   step.copy_state(now.entering, 0);
+  // Constants are weights, which no kernel of a pass writes. Where every warp has one sequence they are read while it
+  // waits, else while the state is on its way.
+  const bool few = groups >= op.sequences;
+  if (few) step.read_constants();
+  if (op.settled) after_previous();
+  step.read_values(sequence, now);
+  step.read_values(sequence + groups, next);
+  if (!few) step.read_constants();
   for (int stage = 0; sequence < op.sequences; sequence += groups, stage ^= 1) {
     step.copy_state(next.entering, stage ^ 1);
     const auto after = step.read_inputs(sequence + 2 * Index{groups});

@@ -19,13 +19,13 @@ __global__ void each_pack_kernel(Element element, I count, I packs) {
 
 // Calls element.at<N>(row, column) for every N consecutive elements of a rows x columns matrix.
 template <int N, class Element>
-void each_pack(Stream& stream, const char* name, Index rows, Index columns, const Element& element) {
+void each_pack(Stream& stream, const char* name, Index rows, Index columns, const Element& element, bool early = true) {
   const Index packs = columns / N, count = rows * packs;
   constexpr int kThreads = 256;
   const unsigned blocks =
       static_cast<unsigned>(std::min<Index>((count + kThreads - 1) / kThreads, Index{stream.multiprocessors()} * 16));
   const auto launch_with = [&]<class I>(I) {
-    launch(stream, name, {blocks, kThreads, 0, true}, each_pack_kernel<N, I, Element>, element, static_cast<I>(count),
+    launch(stream, name, {blocks, kThreads, 0, early}, each_pack_kernel<N, I, Element>, element, static_cast<I>(count),
            static_cast<I>(packs));
   };
   // Signed maximum for an unsigned index: a thread's last increment goes beyond the count.
