@@ -1,5 +1,6 @@
 #pragma once
 #include "essh/kernels/linear.h"
+#include "essh/kernels/swiglu.h"
 
 namespace essh {
 
@@ -16,5 +17,16 @@ template <class T>
 void run(cpu::Stream&, const GatedLinear<T>&);
 template <class T>
 void run(cuda::Stream&, const GatedLinear<T>&);
+
+// The unfused version: the products, then the gates.
+template <class T, class Stream>
+void run_parts(Stream& stream, const GatedLinear<T>& op) {
+  run(stream, op.both);
+  const Index units = op.hidden.cols;
+  run(stream, SwigluForward<T>{.gate = op.both.y.left(units),
+                               .up = op.both.y.block(0, op.hidden.rows, units, units),
+                               .hidden = op.hidden,
+                               .kept = op.kept});
+}
 
 }  // namespace essh

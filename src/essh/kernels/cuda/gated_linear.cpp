@@ -1,7 +1,6 @@
 #include "essh/kernels/gated_linear.h"
 
 #include "essh/kernels/cuda/few_row_product.h"
-#include "essh/kernels/swiglu.h"
 
 namespace essh {
 namespace {
@@ -22,12 +21,7 @@ template <class T>
 void run(cuda::Stream& stream, const GatedLinear<T>& op) {
   if constexpr (sizeof(T) == 2)
     if (run_fused(stream, op)) return;
-  run(stream, op.both);
-  const Index units = op.hidden.cols;
-  run(stream, SwigluForward<T>{.gate = op.both.y.left(units),
-                               .up = op.both.y.block(0, op.hidden.rows, units, units),
-                               .hidden = op.hidden,
-                               .kept = op.kept});
+  run_parts(stream, op);
 }
 
 template void run(cuda::Stream&, const GatedLinear<float>&);
