@@ -3,7 +3,9 @@
 #include <optional>
 
 #include "essh/device/cuda/launch.cuh"
+#include "essh/kernels/cuda/device/cluster.cuh"
 #include "essh/kernels/cuda/device/number.cuh"
+#include "essh/kernels/cuda/device/tensor_copy.cuh"
 #include "essh/kernels/cuda/device/tile_ring.cuh"
 #include "essh/kernels/cuda/device/vectors.cuh"
 #include "essh/kernels/cuda/device/wgmma.cuh"
@@ -54,51 +56,6 @@ struct Layout {
   static constexpr int kMostPacks = (kGroups * kGroupRows / kSplit * kPacks + kConsumers - 1) / kConsumers;
 };
 constexpr int kInputTiles = 8;  // of a copy, if all inputs have a place
-
-// Some tiles of a matrix, all of the same rows.
-__device__ __forceinline__ void copy_tiles(const CUtensorMap& map, void* to, int row, int tile,
-                                           std::uint64_t* barrier) {
-  asm volatile(
-      "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4}], "
-      "[%5];" ::"r"(device::shared_address(to)),
-      "l"(&map), "r"(0), "r"(row), "r"(tile), "r"(device::shared_address(barrier))
-      : "memory");
-}
-__device__ __forceinline__ void copy_tiles_once(const CUtensorMap& map, void* to, int row, int tile,
-                                                std::uint64_t* barrier, std::uint64_t policy) {
-  asm volatile(
-      "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1, {%2, "
-      "%3, %4}], [%5], %6;" ::"r"(device::shared_address(to)),
-      "l"(&map), "r"(0), "r"(row), "r"(tile), "r"(device::shared_address(barrier)), "l"(policy)
-      : "memory");
-}
-__device__ __forceinline__ void prefetch(const CUtensorMap& map) {
-  asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
-}
-
-__device__ __forceinline__ unsigned cluster_rank() {
-  unsigned rank;
-  asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
-  return rank;
-}
-__device__ __forceinline__ void cluster_arrive() {
-  asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
-}
-__device__ __forceinline__ void cluster_wait() {
-  asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
-}
-// Four floats at this address of shared memory in another block of the cluster.
-__device__ __forceinline__ float4 load_from(std::uint32_t address, int rank) {
-  float4 x;
-  asm volatile(
-      "{ .reg .u32 there;\n"
-      "mapa.shared::cluster.u32 there, %4, %5;\n"
-      "ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [there]; }"
-      : "=f"(x.x), "=f"(x.y), "=f"(x.z), "=f"(x.w)
-      : "r"(address), "r"(rank)
-      : "memory");
-  return x;
-}
 
 template <int kCols, int kParts, int kGroups, int kTeams, int kSplit, class Out>
 __global__ void __launch_bounds__(Layout<kCols, kParts, kGroups, kTeams, kSplit>::kThreads)

@@ -29,14 +29,6 @@ __device__ __forceinline__ void wait_for_products() {
 #define ESSH_SIXTEEN(x, i) ESSH_FOUR(x, i), ESSH_FOUR(x, i + 4), ESSH_FOUR(x, i + 8), ESSH_FOUR(x, i + 12)
 
 // sums += A B over 16 numbers of the inner index.
-__device__ __forceinline__ void multiply_add(float (&sums)[16], std::uint64_t a, std::uint64_t b) {
-  asm volatile(
-      "{ .reg .pred adds; setp.eq.u32 adds, 1, 1;\n"
-      "wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 "
-      "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15}, %16, %17, adds, 1, 1, 0, 0; }"
-      : ESSH_SIXTEEN(sums, 0)
-      : "l"(a), "l"(b));
-}
 __device__ __forceinline__ void multiply_add(float (&sums)[32], std::uint64_t a, std::uint64_t b) {
   asm volatile(
       "{ .reg .pred adds; setp.eq.u32 adds, 1, 1;\n"
