@@ -12,6 +12,12 @@ target_compile_options(essh_options INTERFACE
 if(ESSH_NATIVE)
   target_compile_options(essh_options INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-march=native>)
 endif()
+if(ESSH_CUDA_QUICK AND ESSH_HAVE_FAST_COMPILE)
+  # Not for targets with the property ESSH_UNHURRIED_CUDA: ptxas would report every tensor-core product that such code
+  # does not overlap with others.
+  target_compile_options(essh_options INTERFACE
+    $<$<AND:$<COMPILE_LANGUAGE:CUDA>,$<NOT:$<BOOL:$<TARGET_PROPERTY:ESSH_UNHURRIED_CUDA>>>>:--Ofast-compile=max>)
+endif()
 if(ESSH_SANITIZE)
   # Not for targets with the property ESSH_UNSANITIZED.
   target_compile_options(essh_options INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-fno-omit-frame-pointer>
@@ -101,8 +107,8 @@ endfunction()
 # library. COLD sources (or ALL) are compiled with -O1. ALONE sources are not compiled together with others. TILES are
 # sources of register tiles, written in an order that fits the registers: GCC's first scheduling pass would reorder and
 # spill them. They have no precompiled header, because GCC would silently use the options of the header.
-# SM90A sources, which are ALONE too, use instructions that only sm_90 has, not its successors: where sm_90 is among the architectures, they are
-# compiled for sm_90a.
+# SM90A sources, which are ALONE too, use instructions that only sm_90 has, not its successors: where sm_90 is among the
+# architectures, they are compiled for sm_90a.
 # With a sanitizer, the libraries in ESSH_UNHURRIED have no optimisation, which takes 40 % less time to compile: what
 # tests wait for is in other libraries.
 set(ESSH_UNHURRIED plot serve train)
@@ -160,7 +166,7 @@ function(essh_library name)
     add_library(essh_${name}_sm90a OBJECT ${sm90a_sources})
     target_link_libraries(essh_${name}_sm90a PRIVATE essh_options ${ARG_LINK})
     list(TRANSFORM CMAKE_CUDA_ARCHITECTURES REPLACE "^90(-real)?$" "90a" OUTPUT_VARIABLE architectures)
-    set_target_properties(essh_${name}_sm90a PROPERTIES CUDA_ARCHITECTURES "${architectures}")
+    set_target_properties(essh_${name}_sm90a PROPERTIES CUDA_ARCHITECTURES "${architectures}" ESSH_UNHURRIED_CUDA ON)
     list(APPEND sources $<TARGET_OBJECTS:essh_${name}_sm90a>)
   endif()
   add_library(essh_${name} STATIC ${sources})
