@@ -32,6 +32,10 @@ struct BenchDecodeOptions {
     options.fused = !unfused;
     return options;
   }
+  std::string path() const {
+    const auto* const launches = unfused ? (eager ? "eager" : "unfused") : eager ? "fused, eager" : "fused";
+    return fmt::format("{}{}", launches, device.library_products ? ", library products" : "");
+  }
 };
 
 // Fields that every row of the table has.
@@ -45,7 +49,7 @@ Json common_fields(const BenchDecodeOptions& o, OpenDevice& device, const Stored
       {"stored_dtype", matrix_format_name(matrix_format(model.config()))},
       {"window_cache", o.device.window_cache},
       {"state_dtype", o.device.state_dtype},
-      {"path", o.unfused ? (o.eager ? "eager" : "unfused") : "fused"},
+      {"path", o.path()},
       {"provenance", bench_provenance(o.model, model, kThroughputSeed)}};
 }
 
@@ -252,6 +256,8 @@ void add_bench_decode(Verb& verb) {
   o->draft.add_to(*kind);
   kind->add_flag("--unfused", o->unfused, "kernel by kernel, as a CUDA graph");
   kind->add_flag("--eager", o->eager, "without a CUDA graph");
+  kind->add_flag("--library-products", o->device.library_products,
+                 "on CUDA: every matrix product by cuBLASLt, also those of 9 to 128 sequences");
   kind->add_flag("--profile", o->profile, "GPU time by kernel, of a few further steps");
   kind->callback([o] { run(*o); });
   kind->footer(

@@ -68,6 +68,13 @@ void Stream::set_tunes_launches(bool tunes) {
   static_cast<void>(tunes);
 }
 
+void Stream::set_library_products(bool library) {
+#if ESSH_WITH_CUDA
+  if (auto* gpu = cuda()) return gpu->set_library_products(library);
+#endif
+  static_cast<void>(library);
+}
+
 cuda::Stream* Stream::cuda() {
 #if ESSH_WITH_CUDA
   return device_.index() == 1 ? std::get<1>(device_).get() : nullptr;

@@ -343,7 +343,10 @@ bool launch_product(Stream& stream, const FewRowProduct<Out>& op) {
     return m.empty() || (reinterpret_cast<std::uintptr_t>(m.data) % (4 * sizeof(Out)) == 0 && m.stride % 4 == 0);
   };
   const Index blocks = (op.weight.rows + kCols - 1) / kCols * kSplit;
-  launch(stream, "few-row product",
+  const auto name = stream.profile() ? fmt::format("few-row product {}{}x{}x{}", kParts == 2 ? "2 x " : "",
+                                                   op.weight.rows, op.x.rows, op.x.cols)
+                                     : "few-row product";
+  launch(stream, name.c_str(),
          {.grid = dim3(static_cast<unsigned>(blocks)),
           .block = dim3(L::kThreads),
           .shared = static_cast<std::size_t>(bytes),
@@ -373,7 +376,7 @@ bool launch_product(Stream& stream, const FewRowProduct<Out>& op) {
 
 template <class Out>
 bool multiply_few_rows(Stream& stream, const FewRowProduct<Out>& op) {
-  if (stream.architecture() != 90 || !stream.early_launches() || !encoder()) return false;
+  if (stream.architecture() != 90 || !stream.early_launches() || stream.library_products() || !encoder()) return false;
   if (op.x.rows < 1 || op.x.rows > kMostRows || op.x.cols < kInner || op.x.cols % kInner != 0) return false;
   // One block on each multiprocessor.
   const Index outputs = op.weight.rows, most = stream.multiprocessors();
