@@ -1,14 +1,16 @@
-// Products of decoding steps, us per launch in a CUDA graph of launches whose weights are not in the cache.
+// Products of decoding steps, ours and cuBLASLt's: us per launch in a CUDA graph whose weights are not in the cache.
 // usage: cuda_few_rows [ROWS...]
 #include <cuda_runtime_api.h>
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
+#include <cstdlib>
 #include <vector>
 
+#include "essh/base/rng.h"
 #include "essh/device/cuda/check.h"
-#include "essh/kernels/cuda/few_row_product.h"
-#include "essh/kernels/linear.h"
+#include "essh/kernels/gated_linear.h"
 #include "essh/kernels/rms_norm.h"
 
 namespace essh {
@@ -17,7 +19,8 @@ namespace {
 using cuda::check;
 using B = BFloat16;
 
-constexpr Index kLayers = 24, kWidth = 2048, kUnits = 5632, kMostRows = 128;
+// Of 1.5b.
+constexpr Index kLayers = 24, kWidth = 2048, kUnits = 5632, kMostRows = 1024;
 
 struct Product {
   const char* name;
@@ -25,39 +28,94 @@ struct Product {
   bool gated;
   double bytes() const { return static_cast<double>(outputs * inputs * 2 * (gated ? 2 : 1)); }
 };
-constexpr Product kProducts[] = {{"projections", 2816, kWidth, false},
-                                 {"output", kWidth, kWidth, false},
-                                 {"gate and up", kUnits, kWidth, true},
-                                 {"down", kWidth, kUnits, false}};
+constexpr std::array<Product, 4> kProducts = {{{"projections", 2816, kWidth, false},
+                                               {"output", kWidth, kWidth, false},
+                                               {"gate and up", kUnits, kWidth, true},
+                                               {"down", kWidth, kUnits, false}}};
 
 class Bench {
  public:
   Bench()
       : weights_(Device::Cuda, kLayers * 2 * kUnits * kWidth, "weights"),
         x_(Device::Cuda, kMostRows * kUnits, "x"),
-        y_(Device::Cuda, kMostRows * kUnits, "y"),
+        y_(Device::Cuda, kMostRows * 2 * kUnits, "y"),
         gain_(Device::Cuda, kWidth, "gain") {
-    check(cudaMemset(weights_.data(), 0, static_cast<std::size_t>(weights_.size()) * 2), "memset");
-    check(cudaMemset(x_.data(), 0, static_cast<std::size_t>(x_.size()) * 2), "memset");
-    check(cudaMemset(y_.data(), 0, static_cast<std::size_t>(y_.size()) * 2), "memset");
+    // Random: with equal values, tensor cores draw less power and run faster.
+    Rng rng(1);
+    std::vector<B> drawn;
+    for (int i = 0; i < 1 << 20; ++i) drawn.push_back(B(static_cast<float>(rng.normal()) * 0.02f));
+    for (auto* const to : {&weights_, &x_, &y_}) {
+      for (Index done = 0; done < to->size(); done += std::ssize(drawn)) {
+        const auto count = std::min(std::ssize(drawn), to->size() - done);
+        stream_.copy(to->data() + done, drawn.data(), static_cast<std::size_t>(count) * sizeof(B));
+      }
+    }
+    const std::vector<float> ones(kWidth, 1.0f);
+    stream_.copy(gain_.data(), ones.data(), ones.size() * sizeof(float));
     check(cudaEventCreate(&start_), "event");
     check(cudaEventCreate(&end_), "event");
   }
-
-  cuda::FewRowProduct<B> product(const Product& p, Index rows, Index layer) {
-    B* const at = weights_.data() + layer * 2 * kUnits * kWidth;
-    const auto weight = dense(at, p.outputs, p.inputs), up = dense(at + p.outputs * p.inputs, p.outputs, p.inputs);
-    const auto y = dense(y_.data(), rows, p.outputs);
-    return {.x = dense(x_.data(), rows, p.inputs),
-            .weight = weight,
-            .up = p.gated ? Matrix<const B>(up) : Matrix<const B>(),
-            .y = y,
-            .addend = p.outputs == kWidth ? Matrix<const B>(y) : Matrix<const B>()};
+  ~Bench() {
+    cudaEventDestroy(start_);
+    cudaEventDestroy(end_);
   }
 
-  // us per layer
+  void measure(Index rows) {
+    fmt::print("{} rows{:24}ours                cuBLASLt\n", rows, "");
+    for (const auto& product : kProducts) {
+      print(product.name, product.bytes(), [&](Index layer) { multiply(product, rows, layer); });
+    }
+    double bytes = 0;
+    for (const auto& product : kProducts) bytes += product.bytes();
+    print("one after the other", bytes, [&](Index layer) {
+      for (const auto& product : kProducts) multiply(product, rows, layer);
+    });
+    print("the same with norms", bytes, [&](Index layer) {
+      for (const auto& product : kProducts) {
+        if (product.inputs == kWidth && product.outputs != kWidth) norm(rows);
+        multiply(product, rows, layer);
+      }
+    });
+  }
+
+ private:
+  void multiply(const Product& p, Index rows, Index layer) {
+    const std::vector<Weight> weights{
+        dense(weights_.data() + layer * 2 * kUnits * kWidth, p.outputs * (p.gated ? 2 : 1), p.inputs)};
+    const auto y = dense(y_.data(), rows, weights[0].rows);
+    Linear<B> linear{.x = dense(x_.data(), rows, p.inputs), .weights = weights, .y = y};
+    if (p.gated)
+      run(stream_, GatedLinear<B>{.both = linear, .hidden = y.left(p.outputs)});
+    else if (p.outputs == kWidth)
+      run(stream_, Linear<B>{.x = linear.x, .weights = weights, .y = y, .addend = y});
+    else
+      run(stream_, linear);
+  }
+  void norm(Index rows) {
+    run(stream_, RmsNormForward<B>{.x = dense(y_.data(), rows, kWidth),
+                                   .gain = {gain_.data(), kWidth},
+                                   .y = dense(x_.data(), rows, kWidth),
+                                   .inverse_rms = {},
+                                   .eps = 1e-6});
+  }
+
+  template <class Body>
+  void print(const char* name, double bytes, const Body& body) {
+    fmt::print("  {:24}", name);
+    for (const bool library : {false, true}) {
+      stream_.set_library_products(library);
+      const double us = time(body);
+      fmt::print("{:6.2f} us {:5.2f} TB/s   ", us, bytes / us / 1e6);
+    }
+    fmt::print("\n");
+    std::fflush(stdout);
+  }
+
+  // us per layer; the first call tunes.
   template <class Body>
   double time(const Body& body) {
+    body(0);
+    stream_.wait();
     const cuda::Graph graph(stream_, [&] {
       for (Index layer = 0; layer < kLayers; ++layer) body(layer);
     });
@@ -74,36 +132,6 @@ class Bench {
     return best * 1e3 / kLayers;
   }
 
-  void norm(Index rows) {
-    run(stream_, RmsNormForward<B>{.x = dense(y_.data(), rows, kWidth),
-                                   .gain = {gain_.data(), kWidth},
-                                   .y = dense(x_.data(), rows, kWidth),
-                                   .inverse_rms = {},
-                                   .eps = 1e-6});
-  }
-
-  void measure(Index rows) {
-    const auto multiply = [&](std::size_t i, Index layer) {
-      cuda::multiply_few_rows(stream_, product(kProducts[i], rows, layer));
-    };
-    for (std::size_t i = 0; i < 4; ++i) {
-      const double us = time([&](Index layer) { multiply(i, layer); });
-      fmt::print("{:4} rows, {:12} {:6.2f} us {:5.2f} TB/s\n", rows, kProducts[i].name, us,
-                 kProducts[i].bytes() / us / 1e6);
-    }
-    fmt::print("{:4} rows, one after the other {:6.2f} us, with norms {:6.2f} us\n", rows, time([&](Index layer) {
-                 for (std::size_t i = 0; i < 4; ++i) multiply(i, layer);
-               }),
-               time([&](Index layer) {
-                 for (std::size_t i = 0; i < 4; ++i) {
-                   if (i % 2 == 0) norm(rows);
-                   multiply(i, layer);
-                 }
-               }));
-    std::fflush(stdout);
-  }
-
- private:
   cuda::Stream stream_;
   Array<B> weights_, x_, y_;
   Array<float> gain_;
@@ -114,9 +142,15 @@ class Bench {
 }  // namespace essh
 
 int main(int argc, char** argv) {
-  essh::Bench bench;
   std::vector<essh::Index> rows;
-  for (int i = 1; i < argc; ++i) rows.push_back(std::atoi(argv[i]));
-  if (rows.empty()) rows = {16, 128};
+  for (int i = 1; i < argc; ++i) {
+    rows.push_back(std::atoi(argv[i]));
+    if (rows.back() < 1 || rows.back() > essh::kMostRows) {
+      fmt::print(stderr, "usage: cuda_few_rows [ROWS...], each from 1 to {}\n", essh::kMostRows);
+      return 2;
+    }
+  }
+  if (rows.empty()) rows = {16, 64, 128};
+  essh::Bench bench;
   for (const auto count : rows) bench.measure(count);
 }
