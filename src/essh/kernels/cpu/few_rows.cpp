@@ -114,7 +114,7 @@ void multiply(Stream& stream, int thread, Matrix<const T> x, const Panel& panel,
   Scratch scratch(stream, thread);
   const std::byte* rows = weight.row(panel.first);
   Index stride = weight.stride * kBytes;
-  if (weight.rows < kPanel<T>) {
+  if (weight.rows < kPanel<T> && x.cols > 0) {
     std::byte* padded = scratch.take<std::byte>(kPanel<T> * x.cols * kBytes);
     for (Index r = 0; r < kPanel<T>; ++r)
       std::memcpy(padded + r * x.cols * kBytes, weight.row(std::min(r, weight.rows - 1)),
