@@ -13,10 +13,10 @@ if(ESSH_NATIVE)
   target_compile_options(essh_options INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-march=native>)
 endif()
 if(ESSH_CUDA_QUICK AND ESSH_HAVE_FAST_COMPILE)
-  # Not for targets with the property ESSH_UNHURRIED_CUDA: ptxas would report every tensor-core product that such code
+  # Not for targets with the property ESSH_ALWAYS_OPTIMISED: ptxas would report every tensor-core product that such code
   # does not overlap with others.
   target_compile_options(essh_options INTERFACE
-    $<$<AND:$<COMPILE_LANGUAGE:CUDA>,$<NOT:$<BOOL:$<TARGET_PROPERTY:ESSH_UNHURRIED_CUDA>>>>:--Ofast-compile=max>)
+    $<$<AND:$<COMPILE_LANGUAGE:CUDA>,$<NOT:$<BOOL:$<TARGET_PROPERTY:ESSH_ALWAYS_OPTIMISED>>>>:--Ofast-compile=max>)
 endif()
 if(ESSH_SANITIZE)
   # Not for targets with the property ESSH_UNSANITIZED.
@@ -166,7 +166,7 @@ function(essh_library name)
     add_library(essh_${name}_sm90a OBJECT ${sm90a_sources})
     target_link_libraries(essh_${name}_sm90a PRIVATE essh_options ${ARG_LINK})
     list(TRANSFORM CMAKE_CUDA_ARCHITECTURES REPLACE "^90(-real)?$" "90a" OUTPUT_VARIABLE architectures)
-    set_target_properties(essh_${name}_sm90a PROPERTIES CUDA_ARCHITECTURES "${architectures}" ESSH_UNHURRIED_CUDA ON)
+    set_target_properties(essh_${name}_sm90a PROPERTIES CUDA_ARCHITECTURES "${architectures}" ESSH_ALWAYS_OPTIMISED ON)
     list(APPEND sources $<TARGET_OBJECTS:essh_${name}_sm90a>)
   endif()
   add_library(essh_${name} STATIC ${sources})
