@@ -103,7 +103,7 @@ class Bench {
   void print(const char* name, double bytes, const Body& body) {
     fmt::print("  {:24}", name);
     for (const bool library : {false, true}) {
-      stream_.set_library_products(library);
+      stream_.set_cublas_products(library);
       const double us = time(body);
       fmt::print("{:6.2f} us {:5.2f} TB/s   ", us, bytes / us / 1e6);
     }

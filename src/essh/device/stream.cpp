@@ -68,11 +68,11 @@ void Stream::set_tunes_launches(bool tunes) {
   static_cast<void>(tunes);
 }
 
-void Stream::set_library_products(bool library) {
+void Stream::set_cublas_products(bool only) {
 #if ESSH_WITH_CUDA
-  if (auto* gpu = cuda()) return gpu->set_library_products(library);
+  if (auto* gpu = cuda()) return gpu->set_cublas_products(only);
 #endif
-  static_cast<void>(library);
+  static_cast<void>(only);
 }
 
 cuda::Stream* Stream::cuda() {

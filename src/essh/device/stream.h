@@ -81,8 +81,8 @@ class Stream {
   // Whether launch parameters are autotuned; false on the CPU.
   bool tunes_launches();
   void set_tunes_launches(bool tunes);
-  // Leaves all matrix products to the library of the device, for measurements; no-op on the CPU.
-  void set_library_products(bool library);
+  // On a GPU, leaves all matrix products to cuBLASLt, for measurements.
+  void set_cublas_products(bool only);
 
   // Whether launches can be recorded as a CUDA graph: not on the CPU, and not while each is profiled.
   bool records();

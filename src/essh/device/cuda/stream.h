@@ -44,8 +44,8 @@ class Stream {
   bool tunes_launches() const { return tunes_launches_; }
   void set_tunes_launches(bool tunes) { tunes_launches_ = tunes; }
   // Whether matrix products are left to cuBLASLt, also those for which there is a kernel of our own; for measurements.
-  bool library_products() const { return library_products_; }
-  void set_library_products(bool library) { library_products_ = library; }
+  bool cublas_products() const { return cublas_products_; }
+  void set_cublas_products(bool only) { cublas_products_ = only; }
 
   // If set, times every launch; owned by the caller.
   Profile* profile() const { return profile_; }
@@ -67,7 +67,7 @@ class Stream {
   CUstream_st* handle_ = nullptr;
   int device_;
   int multiprocessors_ = 0, architecture_ = 0;
-  bool early_launches_ = false, tunes_launches_ = true, library_products_ = false;
+  bool early_launches_ = false, tunes_launches_ = true, cublas_products_ = false;
   std::string description_;
   Arena scratch_;
   Profile* profile_ = nullptr;
