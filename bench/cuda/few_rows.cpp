@@ -102,8 +102,8 @@ class Bench {
   template <class Body>
   void print(const char* name, double bytes, const Body& body) {
     fmt::print("  {:24}", name);
-    for (const bool library : {false, true}) {
-      stream_.set_cublas_products(library);
+    for (const bool own : {true, false}) {
+      stream_.set_own_products(own);
       const double us = time(body);
       fmt::print("{:6.2f} us {:5.2f} TB/s   ", us, bytes / us / 1e6);
     }

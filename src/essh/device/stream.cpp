@@ -68,11 +68,11 @@ void Stream::set_tunes_launches(bool tunes) {
   static_cast<void>(tunes);
 }
 
-void Stream::set_cublas_products(bool only) {
+void Stream::set_own_products(bool own) {
 #if ESSH_WITH_CUDA
-  if (auto* gpu = cuda()) return gpu->set_cublas_products(only);
+  if (auto* gpu = cuda()) return gpu->set_own_products(own);
 #endif
-  static_cast<void>(only);
+  static_cast<void>(own);
 }
 
 cuda::Stream* Stream::cuda() {

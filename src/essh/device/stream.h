@@ -81,8 +81,8 @@ class Stream {
   // Whether launch parameters are autotuned; false on the CPU.
   bool tunes_launches();
   void set_tunes_launches(bool tunes);
-  // On a GPU, leaves all matrix products to cuBLASLt, for measurements.
-  void set_cublas_products(bool only);
+  // On a GPU, multiplies few rows with a kernel of our own instead of cuBLASLt (cuda::Stream::own_products).
+  void set_own_products(bool own);
 
   // Whether launches can be recorded as a CUDA graph: not on the CPU, and not while each is profiled.
   bool records();

@@ -126,15 +126,17 @@ TEST_P(EngineCuda, ATransformerAgreesWithTheCpu) {
   check_against_cpu(engine_family({.residual_in_fp32 = GetParam().residual_in_fp32, .transformer = true}), precision());
 }
 
-// Steps of more sequences than the streamed step takes, the later ones from a graph. In bf16 on sm_90 their products
-// are ours, whose weights are read before the previous kernel has ended.
+// Steps of more sequences than the streamed step takes, the later ones from a graph; with products of our own, which
+// read weights before the previous kernel has ended, and with cuBLASLt's.
 TEST_P(EngineCuda, ManySequencesAgreeWithTheCpu) {
   Stream gpu(std::make_unique<cuda::Stream>());
   auto cpu = cpu_stream(4);
   const auto family = family_model();
   Engine there(family, gpu, {.precision = precision()}), here(family, cpu);
   const double tolerance = precision() == Precision::BFloat16 ? 6e-2 : 2e-5;
-  for (const auto& [name, count] : {std::pair<const char*, std::size_t>{"T10", 20}, {"T4", 70}}) {
+  for (const auto& [name, count, own] :
+       {std::tuple<const char*, std::size_t, bool>{"T10", 20, true}, {"T4", 70, true}, {"T7", 20, false}}) {
+    gpu.set_own_products(own);
     std::vector<std::vector<std::int32_t>> texts;
     std::vector<Chunk> far, near;
     for (std::size_t i = 0; i < count; ++i) {

@@ -52,12 +52,7 @@ void check_gated(Index rows, Index units, Index inner, Index gap, bool stacked, 
 }
 
 template <class T>
-class GatedLinearCuda : public ::testing::Test {};
-TYPED_TEST_SUITE(GatedLinearCuda, TwinTypes);
-
-TYPED_TEST(GatedLinearCuda, AgreesWithTheCpu) {
-  ESSH_NEEDS_GPU();
-  using T = TypeParam;
+void check_sizes() {
   for (const Index rows : {1, 9, 64, 65, 128, 129})
     for (const Index gap : {0, 8, 3})
       for (const bool stacked : {false, true})
@@ -66,6 +61,20 @@ TYPED_TEST(GatedLinearCuda, AgreesWithTheCpu) {
   for (const Index rows : {2, 16, 77, 128})
     for (const auto& [units, inner] : {std::pair<Index, Index>{704, 1024}, {1408, 512}, {129, 130}})
       check_gated<T>(rows, units, inner, 0, true, true, rows != 16);
+}
+
+template <class T>
+class GatedLinearCuda : public ::testing::Test {};
+TYPED_TEST_SUITE(GatedLinearCuda, TwinTypes);
+
+TYPED_TEST(GatedLinearCuda, AgreesWithTheCpu) {
+  ESSH_NEEDS_GPU();
+  check_sizes<TypeParam>();
+}
+TYPED_TEST(GatedLinearCuda, OwnProductsAgreeWithTheCpu) {
+  ESSH_NEEDS_GPU();
+  const WithOwnProducts ours;
+  check_sizes<TypeParam>();
 }
 
 }  // namespace

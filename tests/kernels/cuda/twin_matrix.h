@@ -17,6 +17,11 @@ inline cuda::Stream& gpu() {
   static cuda::Stream stream;
   return stream;
 }
+// Products of few rows are ours while this lives.
+struct WithOwnProducts {
+  WithOwnProducts() { gpu().set_own_products(true); }
+  ~WithOwnProducts() { gpu().set_own_products(false); }
+};
 inline cpu::Stream& host() {
   static cpu::Stream stream(2);
   return stream;

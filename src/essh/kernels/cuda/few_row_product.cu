@@ -376,7 +376,7 @@ bool launch_product(Stream& stream, const FewRowProduct<Out>& op) {
 
 template <class Out>
 bool multiply_few_rows(Stream& stream, const FewRowProduct<Out>& op) {
-  if (stream.architecture() != 90 || !stream.early_launches() || stream.cublas_products() || !encoder()) return false;
+  if (!stream.own_products() || stream.architecture() != 90 || !stream.early_launches() || !encoder()) return false;
   if (op.x.rows < 1 || op.x.rows > kMostRows || op.x.cols < kInner || op.x.cols % kInner != 0) return false;
   // One block on each multiprocessor.
   const Index outputs = op.weight.rows, most = stream.multiprocessors();

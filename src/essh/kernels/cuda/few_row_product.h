@@ -17,8 +17,8 @@ struct FewRowProduct {
 };
 
 // The product of a decoding step: as fast as the weights are read, and it begins to read them before the previous
-// kernel has ended. False where there is none: other GPUs than sm_90, too many rows, unaligned operands; or if the
-// stream leaves products to the library.
+// kernel has ended. False where there is none (other GPUs than sm_90, too many rows, unaligned operands), or if the
+// stream does not allow it (Stream::own_products).
 template <class Out>
 bool multiply_few_rows(Stream& stream, const FewRowProduct<Out>& op);
 
