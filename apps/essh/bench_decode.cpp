@@ -34,7 +34,7 @@ struct BenchDecodeOptions {
   }
   std::string path() const {
     const auto* const launches = unfused ? (eager ? "eager" : "unfused") : eager ? "fused, eager" : "fused";
-    return fmt::format("{}{}", launches, device.own_products ? ", own products" : "");
+    return fmt::format("{}{}", launches, device.cublas_products ? ", cuBLASLt products" : "");
   }
 };
 
@@ -256,8 +256,8 @@ void add_bench_decode(Verb& verb) {
   o->draft.add_to(*kind);
   kind->add_flag("--unfused", o->unfused, "kernel by kernel, as a CUDA graph");
   kind->add_flag("--eager", o->eager, "without a CUDA graph");
-  kind->add_flag("--own-products", o->device.own_products,
-                 "on sm_90, an experiment: products of up to 128 sequences by a kernel of our own, not cuBLASLt");
+  kind->add_flag("--cublas-products", o->device.cublas_products,
+                 "on CUDA: every matrix product by cuBLASLt, also those of 9 to 128 sequences");
   kind->add_flag("--profile", o->profile, "GPU time by kernel, of a few further steps");
   kind->callback([o] { run(*o); });
   kind->footer(

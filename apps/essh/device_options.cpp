@@ -75,7 +75,7 @@ void DeviceOptions::add_state_formats(Verb& verb) {
 OpenDevice::OpenDevice(const DeviceOptions& options)
     : stream(open_stream(own_device(options.device), options.threads > 0 ? options.threads : available_cores())) {
   stream.set_tunes_launches(!options.default_launches);
-  stream.set_own_products(options.own_products);
+  stream.set_own_products(!options.cublas_products);
   const auto folder = cache_folder();
   if (stream.device() == Device::Cpu || folder.empty()) return;
   file_ = (folder / file_name(stream.description())).string();

@@ -13,7 +13,7 @@ struct DeviceOptions {
   std::string device = "auto";
   std::string precision = "auto", window_cache = "auto", state_dtype = "float32";
   int threads = 0;
-  bool deterministic = false, mixed_tiers = false, default_launches = false, own_products = false;
+  bool deterministic = false, mixed_tiers = false, default_launches = false, cublas_products = false;
 
   void add_to(Verb& verb);
   // Without --precision, for verbs with a precision of their own.

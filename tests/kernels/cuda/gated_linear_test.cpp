@@ -71,9 +71,9 @@ TYPED_TEST(GatedLinearCuda, AgreesWithTheCpu) {
   ESSH_NEEDS_GPU();
   check_sizes<TypeParam>();
 }
-TYPED_TEST(GatedLinearCuda, OwnProductsAgreeWithTheCpu) {
+TYPED_TEST(GatedLinearCuda, LibraryProductsAgreeWithTheCpu) {
   ESSH_NEEDS_GPU();
-  const WithOwnProducts ours;
+  const WithoutOwnProducts theirs;
   check_sizes<TypeParam>();
 }
 

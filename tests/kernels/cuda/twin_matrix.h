@@ -17,10 +17,10 @@ inline cuda::Stream& gpu() {
   static cuda::Stream stream;
   return stream;
 }
-// Products of few rows are ours while this lives.
-struct WithOwnProducts {
-  WithOwnProducts() { gpu().set_own_products(true); }
-  ~WithOwnProducts() { gpu().set_own_products(false); }
+// All products are cuBLASLt's while this lives.
+struct WithoutOwnProducts {
+  WithoutOwnProducts() { gpu().set_own_products(false); }
+  ~WithoutOwnProducts() { gpu().set_own_products(true); }
 };
 inline cpu::Stream& host() {
   static cpu::Stream stream(2);

@@ -43,8 +43,8 @@ class Stream {
   // Whether launch parameters are autotuned (kernels/cuda/tuned_launch.h); they do not change results.
   bool tunes_launches() const { return tunes_launches_; }
   void set_tunes_launches(bool tunes) { tunes_launches_ = tunes; }
-  // Whether products of few rows run as a kernel of our own (kernels/cuda/few_row_product.h) where there is one. Off by
-  // default, which means cuBLASLt, until steps with these products have been timed.
+  // Whether products of few rows run as a kernel of our own (kernels/cuda/few_row_product.h) where there is one; false
+  // leaves them to cuBLASLt.
   bool own_products() const { return own_products_; }
   void set_own_products(bool own) { own_products_ = own; }
 
@@ -68,7 +68,7 @@ class Stream {
   CUstream_st* handle_ = nullptr;
   int device_;
   int multiprocessors_ = 0, architecture_ = 0;
-  bool early_launches_ = false, tunes_launches_ = true, own_products_ = false;
+  bool early_launches_ = false, tunes_launches_ = true, own_products_ = true;
   std::string description_;
   Arena scratch_;
   Profile* profile_ = nullptr;
