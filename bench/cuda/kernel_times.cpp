@@ -290,7 +290,7 @@ void attention(Bench& bench, cuda::Stream& stream, const Shape& s) {
                     run(stream, WindowAttentionForward<B>{1, queries, past, 64, window, q, k, v, out, {}});
                   });
   }
-  for (const Index sequences : {1, 16, 128}) {
+  for (const Index sequences : {1, 16, 128, 512}) {
     bench.reset();
     const auto q = bench.matrix<B>(sequences, s.width), k = bench.matrix<B>(sequences, s.width),
                v = bench.matrix<B>(sequences, s.width), out = bench.matrix<B>(sequences, s.width),
@@ -381,7 +381,7 @@ int main(int argc, char** argv) {
     causal_attention(bench, stream, 8, 2048, 14, 14);
     causal_attention(bench, stream, 8, 2048, 14, 2);
     causal_attention(bench, stream, 2, 8192, 14, 14);
-    for (const Index sequences : {1, 16, 128}) {
+    for (const Index sequences : {1, 16, 128, 512}) {
       causal_step(bench, stream, sequences, 2047, 32, 32);
       causal_step(bench, stream, sequences, 2047, 32, 8);
       causal_step(bench, stream, sequences, 16383, 32, 8);

@@ -39,15 +39,20 @@ inline device::Shares shares_of(Stream& stream, Scratch& scratch, Index items, I
           scratch.take<float>(items * queries * most * device::share_floats(static_cast<int>(head_dim))),
           stream.attachment<ShareCounters>().at_least(stream, items)};
 }
-// For `warps` warps, `of_block` in a block: `blocks` for the shares of each, at most one per share. 0 (the default of
-// kRowBlocks): one per share, or fewer that take several shares each, once there are enough to fill the GPU and to
-// balance warps whose queries see more or fewer rows.
-inline Shape row_blocks(const Stream& stream, Index warps, Index of_block, const device::Shares& shares, Index blocks) {
-  constexpr Index kWarpsPerMultiprocessor = 128;
-  const unsigned across = blocks_for(warps, of_block);
-  if (blocks == 0) blocks = (kWarpsPerMultiprocessor * stream.multiprocessors() + warps - 1) / warps;
+// For `warps` warps in blocks of kThreads: `blocks` for the shares of each, at most one per share. 0 (the default of
+// kRowBlocks): one, if that makes enough warps to fill the GPU twice, or one per span if these fill it once, else one
+// per share.
+template <class T, int kQueries, int kThreads>
+Shape row_blocks(const Stream& stream, Index warps, const device::Shares& shares, Index blocks) {
+  constexpr Index kWarps = 15;  // that fill a multiprocessor
+  const unsigned across = blocks_for(warps, kThreads / 32);
+  if (blocks == 0) {
+    const Index spans = device::spans_of(shares.most), full = kWarps * stream.multiprocessors();
+    blocks = warps >= 2 * full ? 1 : warps * spans >= full ? spans : shares.most;
+  }
   return {.grid = dim3(across, static_cast<unsigned>(std::clamp<Index>(blocks, 1, shares.most))),
-          .block = dim3(static_cast<unsigned>(of_block * 32))};
+          .block = dim3(kThreads),
+          .shared = device::kept_bytes<T, kQueries, kThreads>()};
 }
 // The tuned `blocks` of a kernel over these shares.
 inline Index tuned_row_blocks(Stream& stream, const char* kernel, std::span<const Index> sizes,

@@ -82,7 +82,7 @@ void attend_rows(cuda::Stream& stream, const AttentionShape& shape, Index slices
   const auto launch = [&](Index blocks) {
     cuda::with_lanes<T>(shape.head_dim, aligned, [&]<int kLanes, bool kAligned>() {
       cuda::launch(stream, "window attention of few queries",
-                   cuda::row_blocks(stream, queries, cuda::device::kRowWarps, shares, blocks),
+                   cuda::row_blocks<T, 1, cuda::device::kRowThreads>(stream, queries, shares, blocks),
                    cuda::device::attention_rows_forward<T, kLanes, kAligned>, shape, x, shares,
                    static_cast<int>(queries));
     });

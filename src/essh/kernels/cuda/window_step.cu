@@ -42,14 +42,16 @@ struct Step {
   __device__ __forceinline__ void attend(WeightedSum<T, kSize> (&sums)[kQueries],
                                          const float (&queries)[kQueries][kSize], const Share& share, int lane) const {
     using Part = LanePart<T, kAligned>;
-    const Index first = row_of(position + 1 - seen + share.begin);
-    const int cached = share.last ? share.count - 1 : share.count;
+    // In 32 bits: registers are few.
+    const int first = static_cast<int>(row_of(position + 1 - seen + share.begin)), ring = static_cast<int>(rows);
+    const int cached = share.last ? share.count - 1 : share.count, stride = static_cast<int>(width);
     cuda::device::add_share<Groups::Heads, kLanes, Part>(
         sums, queries, share.count, lane, [&](int r, int place, Part& key, Part& value) {
-          Index row = first + r;
-          if (rows != 0 && row >= rows) row -= rows;
-          key = Part::load(r < cached ? keys + row * width : new_key, place, head_dim);
-          value = Part::load(r < cached ? values + row * width : new_value, place, head_dim);
+          int row = first + r;
+          if (ring != 0 && row >= ring) row -= ring;
+          const Index at = Index{row} * stride;
+          key = Part::load(r < cached ? keys + at : new_key, place, head_dim);
+          value = Part::load(r < cached ? values + at : new_value, place, head_dim);
         });
   }
 };
@@ -158,7 +160,7 @@ __global__ void __launch_bounds__(32 * kCacheWarps, kQueries == 1 ? 2 : 1)
     }
     step.template attend<kLanes, kAligned>(sums, queries, share, lane);
   };
-  cuda::device::attend_shares<T, kLanes, kQueries>(
+  cuda::device::attend_shares<T, kLanes, kQueries, 32 * kCacheWarps>(
       shares, {Index{sequence} * items + item, warp, used}, seen, shape.head_dim, lane,
       [&](WeightedSum<T, kSize>(&sums)[kQueries], const Share& share) {
         aligned ? attend.template operator()<true>(sums, share) : attend.template operator()<false>(sums, share);
@@ -256,7 +258,7 @@ void run(cuda::Stream& stream, const WindowStep<T>& op) {
       cuda::with_lanes<T>(op.head_dim, cuda::all_aligned(op.q, op.k, op.v), [&]<int kLanes, bool kAligned>() {
         const auto shape = shape_of(op, kAligned, appends);
         const Index warps = op.q.rows * ((items * kLanes + 31) / 32);
-        const auto grid = cuda::row_blocks(stream, warps, kCacheWarps, shares, blocks);
+        const auto grid = cuda::row_blocks<T, kQueries, 32 * kCacheWarps>(stream, warps, shares, blocks);
         if (op.coded)
           cuda::launch(stream, "coded window step", grid, attend_cache<T, kLanes, kQueries, true>, shape, x, shares,
                        static_cast<int>(warps));

@@ -5,14 +5,15 @@
 
 // Attention of single queries, or of the few that share a kv head: bound by reading keys and values. A group of lanes
 // reads one key row of a head. A warp processes shares of the rows, and the last warp of a query to finish combines its
-// shares. The size of a share depends only on the number of rows that its query sees, so a query's bits do not depend
-// on the rest of the launch or the number of blocks.
+// shares. The size of a share depends only on the number of rows that its query sees, and kSpanShares adjacent shares,
+// a span, are always added up before spans are: by the warp that computed them, if it has all of them. So a query's
+// bits do not depend on the rest of the launch or the number of blocks.
 namespace essh::cuda::device {
 
 inline constexpr int kRowWarps = 4, kRowThreads = kRowWarps * 32;
 inline constexpr int kRowMaxColumns = 128;
 inline constexpr int kFewestShareRows = 128;
-inline constexpr int kMostShares = 64;
+inline constexpr int kMostShares = 64, kSpanShares = 4;
 
 // Rows per share for a query that sees `seen` rows; the last share may be smaller.
 __host__ __device__ constexpr std::int64_t share_rows(std::int64_t seen) {
@@ -23,6 +24,10 @@ __host__ __device__ constexpr std::int64_t share_rows(std::int64_t seen) {
 __host__ __device__ constexpr std::int64_t most_shares(std::int64_t seen) {
   const std::int64_t shares = (seen + kFewestShareRows - 1) / kFewestShareRows;
   return shares < kMostShares ? shares : kMostShares;
+}
+
+__host__ __device__ constexpr int spans_of(int shares) {
+  return (shares + kSpanShares - 1) / kSpanShares;
 }
 
 // Rows [begin, begin + count) of a query's visible rows.
@@ -38,8 +43,8 @@ __host__ __device__ constexpr int share_floats(int head_dim) {
   return (head_dim + 7) / 8 * 8 + kShareEnds;
 }
 
-// Partial results of an item's queries: `most` times share_floats() per query. One arrival counter per warp, which is
-// zero between kernels.
+// Partial results of an item's queries, shares or spans: up to `most` times share_floats() per query. One arrival
+// counter per warp, which is zero between kernels.
 struct Shares {
   int most;
   float* partial;
@@ -72,6 +77,9 @@ struct WeightedSum {
     sum = fmaf(sum, mine, other_sum * theirs);
 #pragma unroll
     for (int i = 0; i < kSize; ++i) out[i] = fmaf(out[i], mine, other[i] * theirs);
+  }
+  __device__ __forceinline__ void merge(const WeightedSum& other) {
+    merge(other.largest, other.sum, other.out);
   }
 };
 
@@ -159,45 +167,41 @@ __device__ __forceinline__ void add_share(WeightedSum<T, kSize> (&sums)[kQueries
   }
 }
 
-// One query from its shares, in order, by one group of lanes. The groups of a warp have the same number of shares.
+// The sums of one query from where they were written, by one group of lanes: `used` shares, each span added up first,
+// or spans. The groups of a warp have the same number of them.
 template <class T, int kLanes>
-__device__ __forceinline__ WeightedSum<T, 16 / int{sizeof(T)}> combine(const float* all, int used, int head_dim,
-                                                                       int lane) {
-  constexpr int kSize = 16 / int{sizeof(T)}, kOwn = kMostShares / kLanes;
+__device__ __forceinline__ WeightedSum<T, 16 / int{sizeof(T)}> combine(const float* all, int used, bool spans,
+                                                                       int head_dim, int lane) {
+  constexpr int kSize = 16 / int{sizeof(T)};
   const int place = lane % kLanes, stride = share_floats(head_dim);
-  float factor[kOwn], sum[kOwn];
   WeightedSum<T, kSize> whole;
+#pragma unroll 1
+  for (int first = 0; first < used; first += kSpanShares) {
+    WeightedSum<T, kSize> some[kSpanShares];
 #pragma unroll
-  for (int i = 0; i < kOwn; ++i) {
-    const int s = i * kLanes + place;
-    const float* const ends = all + s * stride + stride - kShareEnds;
-    factor[i] = s < used ? __ldcg(ends) : -INFINITY;
-    sum[i] = s < used ? __ldcg(ends + 1) : 0.0f;
-    whole.largest = fmaxf(whole.largest, factor[i]);
-  }
-#pragma unroll
-  for (int step = kLanes / 2; step > 0; step /= 2)
-    whole.largest = fmaxf(whole.largest, __shfl_xor_sync(0xffffffffu, whole.largest, step));
-  const float base = whole.largest == -INFINITY ? 0.0f : whole.largest;
-#pragma unroll
-  for (int i = 0; i < kOwn; ++i) {
-    factor[i] = weight_of<T>(factor[i] - base);
-    whole.sum = fmaf(factor[i], sum[i], whole.sum);
-  }
-  whole.sum = sum_over_lanes<kLanes>(whole.sum);
-  const bool inside = place * kSize < head_dim;
-#pragma unroll
-  for (int i = 0; i < kOwn; ++i) {
-    for (int s = i * kLanes; s < min(used, (i + 1) * kLanes); ++s) {
-      const float f = __shfl_sync(0xffffffffu, factor[i], s - i * kLanes, kLanes);
+    for (int i = 0; i < kSpanShares; ++i) {
+      const float* const from = all + (first + i) * stride;
+      if (first + i >= used) break;
+      some[i].largest = __ldcg(from + stride - kShareEnds);
+      some[i].sum = __ldcg(from + stride - kShareEnds + 1);
 #pragma unroll
       for (int c = 0; c < kSize; c += 4) {
-        if (!inside) break;
-        const float4 x = __ldcg(reinterpret_cast<const float4*>(all + s * stride + place * kSize + c));
-        const float part[4] = {x.x, x.y, x.z, x.w};
-#pragma unroll
-        for (int e = 0; e < 4; ++e) whole.out[c + e] = fmaf(f, part[e], whole.out[c + e]);
+        if (place * kSize >= head_dim) break;
+        const float4 x = __ldcg(reinterpret_cast<const float4*>(from + place * kSize + c));
+        some[i].out[c] = x.x;
+        some[i].out[c + 1] = x.y;
+        some[i].out[c + 2] = x.z;
+        some[i].out[c + 3] = x.w;
       }
+    }
+    // Those that are not there leave a sum as it is.
+    if (spans) {
+#pragma unroll
+      for (int i = 0; i < kSpanShares; ++i) whole.merge(some[i]);
+    } else {
+#pragma unroll
+      for (int i = 1; i < kSpanShares; ++i) some[0].merge(some[i]);
+      whole.merge(some[0]);
     }
   }
   return whole;
@@ -209,42 +213,104 @@ struct GroupItem {
   std::int64_t item, counter;
   bool writes;
 };
-// Attends with the queries of `own`, which see `seen` rows, by one warp: calls attend(sums, share) for every
-// gridDim.y-th share, and finish(query, place, sum) in the warp that ends up with the results.
-template <class T, int kLanes, int kQueries, class Attend, class Finish>
+// The sums of a thread to which a share is added now and then, in shared memory: in registers they would take the room
+// of rows.
+template <class T, int kQueries, int kThreads>
+struct KeptSums {
+  static constexpr int kSize = 16 / int{sizeof(T)}, kNumbers = kQueries * (kSize + 2);
+  float* mine;
+
+  // Of the block's `index`-th sums.
+  __device__ __forceinline__ explicit KeptSums(int index) {
+    extern __shared__ float kept_sums[];
+    mine = kept_sums + index * kNumbers * kThreads + threadIdx.x;
+  }
+  __device__ __forceinline__ float& at(int query, int i) const { return mine[(query * (kSize + 2) + i) * kThreads]; }
+  __device__ __forceinline__ WeightedSum<T, kSize> get(int query) const {
+    WeightedSum<T, kSize> sum;
+    sum.largest = at(query, kSize);
+    sum.sum = at(query, kSize + 1);
+#pragma unroll
+    for (int c = 0; c < kSize; ++c) sum.out[c] = at(query, c);
+    return sum;
+  }
+  __device__ __forceinline__ void set(int query, const WeightedSum<T, kSize>& sum) const {
+    at(query, kSize) = sum.largest;
+    at(query, kSize + 1) = sum.sum;
+#pragma unroll
+    for (int c = 0; c < kSize; ++c) at(query, c) = sum.out[c];
+  }
+  __device__ __forceinline__ void clear() const {
+#pragma unroll
+    for (int i = 0; i < kQueries; ++i) set(i, {});
+  }
+  __device__ __forceinline__ void merge(int query, const WeightedSum<T, kSize>& other) const {
+    auto sum = get(query);
+    sum.merge(other);
+    set(query, sum);
+  }
+};
+// Bytes of shared memory that attend_shares() needs.
+template <class T, int kQueries, int kThreads>
+constexpr std::size_t kept_bytes() {
+  return 2 * sizeof(float) * KeptSums<T, kQueries, kThreads>::kNumbers * kThreads;
+}
+
+// Attends with the queries of `own`, which see `seen` rows, by one warp: calls attend(sums, share) for every share if
+// gridDim.y is 1, else for those of every gridDim.y-th span, or every gridDim.y-th share if there are more blocks than
+// spans; and finish(query, place, sum) in the warp that ends up with the results. kThreads of a block.
+template <class T, int kLanes, int kQueries, int kThreads, class Attend, class Finish>
 __device__ __forceinline__ void attend_shares(const Shares& shares, const GroupItem& own, std::int64_t seen,
                                               int head_dim, int lane, const Attend& attend, const Finish& finish) {
   constexpr int kSize = 16 / int{sizeof(T)};
-  const std::int64_t share_size = share_rows(seen);
-  const int used = static_cast<int>((seen + share_size - 1) / share_size), blocks = static_cast<int>(gridDim.y);
+  // In 32 bits: registers are few.
+  const int rows = static_cast<int>(seen), share_size = static_cast<int>(share_rows(seen));
+  const int used = (rows + share_size - 1) / share_size, blocks = static_cast<int>(gridDim.y);
+  const bool spans = blocks <= spans_of(used);
+  const int taken = blocks == 1 ? used : spans ? kSpanShares : 1, parts = (used + taken - 1) / taken;
   const int place = lane % kLanes, size = share_floats(head_dim), query_size = shares.most * size;
-  if (static_cast<int>(blockIdx.y) >= used) return;
+  if (static_cast<int>(blockIdx.y) >= parts) return;
   float* all = shares.partial + own.item * kQueries * query_size;
-  for (int index = static_cast<int>(blockIdx.y); index < used; index += blocks) {
-    const std::int64_t begin = index * share_size, left = seen - begin;
-    WeightedSum<T, kSize> sums[kQueries];
-    attend(sums, Share{begin, static_cast<int>(left < share_size ? left : share_size), index == used - 1});
+  const KeptSums<T, kQueries, kThreads> span(0), whole(1);
+  for (int part = static_cast<int>(blockIdx.y); part < parts; part += blocks) {
+    span.clear();
+    whole.clear();
+    const int end = min(used, (part + 1) * taken);
+#pragma unroll 1
+    for (int index = part * taken; index < end; ++index) {
+      const int begin = index * share_size;
+      WeightedSum<T, kSize> sums[kQueries];
+      attend(sums, Share{begin, min(share_size, rows - begin), index == used - 1});
+      const bool ends = index == end - 1 || index % kSpanShares == kSpanShares - 1;
+#pragma unroll
+      for (int i = 0; i < kQueries; ++i) {
+        span.merge(i, sums[i]);
+        if (ends) whole.merge(i, span.get(i));
+      }
+      if (ends) span.clear();
+    }
     if (!own.writes) continue;
 #pragma unroll
     for (int i = 0; i < kQueries; ++i) {
-      if (used == 1) {
-        finish(i, place, sums[i]);
+      const auto sum = whole.get(i);
+      if (parts == 1) {
+        finish(i, place, sum);
         continue;
       }
-      float* mine = all + i * query_size + index * size;
+      float* mine = all + i * query_size + part * size;
       if (place * kSize < head_dim) {
 #pragma unroll
         for (int c = 0; c < kSize; c += 4)
-          *reinterpret_cast<float4*>(mine + place * kSize + c) = {sums[i].out[c], sums[i].out[c + 1],
-                                                                  sums[i].out[c + 2], sums[i].out[c + 3]};
+          *reinterpret_cast<float4*>(mine + place * kSize + c) = {sum.out[c], sum.out[c + 1], sum.out[c + 2],
+                                                                  sum.out[c + 3]};
       }
-      if (place == 0) *reinterpret_cast<float2*>(mine + size - kShareEnds) = {sums[i].largest, sums[i].sum};
+      if (place == 0) *reinterpret_cast<float2*>(mine + size - kShareEnds) = {sum.largest, sum.sum};
     }
   }
-  if (used == 1) return;
+  if (parts == 1) return;
   __threadfence();
   __syncwarp();
-  const int others = min(used, blocks) - 1;
+  const int others = min(parts, blocks) - 1;
   if (others > 0) {
     // The counter wraps from `others` to zero, ready for the next kernel.
     const auto limit = static_cast<unsigned>(others);
@@ -254,7 +320,7 @@ __device__ __forceinline__ void attend_shares(const Shares& shares, const GroupI
   }
 #pragma unroll
   for (int i = 0; i < kQueries; ++i) {
-    const auto sum = combine<T, kLanes>(all + i * query_size, used, head_dim, lane);
+    const auto sum = combine<T, kLanes>(all + i * query_size, parts, spans, head_dim, lane);
     if (own.writes) finish(i, place, sum);
   }
 }
@@ -292,12 +358,12 @@ __global__ void __launch_bounds__(kRowThreads, 4)
                                             value = Part::load(values + r * x.v.stride, place, shape.head_dim);
                                           });
   };
-  attend_shares<T, kLanes, 1>(shares, {item, item, lane < kLanes}, position + 1 - begin, shape.head_dim, lane, attend,
-                              [&](int, int place, const WeightedSum<T, Part::kSize>& sum) {
-                                write_part(sum, place, shape.head_dim, x.out.row(row) + column);
-                                if (place == 0 && !x.log_sum.empty())
-                                  x.log_sum(row, head) = sum.largest / kScoreUnit<T> + logf(sum.sum);
-                              });
+  attend_shares<T, kLanes, 1, kRowThreads>(shares, {item, item, lane < kLanes}, position + 1 - begin, shape.head_dim,
+                                           lane, attend, [&](int, int place, const WeightedSum<T, Part::kSize>& sum) {
+                                             write_part(sum, place, shape.head_dim, x.out.row(row) + column);
+                                             if (place == 0 && !x.log_sum.empty())
+                                               x.log_sum(row, head) = sum.largest / kScoreUnit<T> + logf(sum.sum);
+                                           });
 }
 
 // delta = sum of d_out * out over a head, and log_sum times `unit`, both slices x length. kLanes lanes per row.

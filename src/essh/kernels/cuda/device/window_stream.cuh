@@ -212,7 +212,7 @@ struct WindowStream {
     const int heads = shape.kv_heads * shape.group;
     for (int first = warp * kGroups; first < heads; first += kStreamWarps * kGroups) {
       const int head = min(first + lane / kLanes, heads - 1);
-      const auto sum = device::combine<T, kLanes>(partial_of(share, head), share.used, kHeadDim, lane);
+      const auto sum = device::combine<T, kLanes>(partial_of(share, head), share.used, false, kHeadDim, lane);
       write_part(sum, lane % kLanes, kHeadDim, x.out.row(share.sequence) + head * kHeadDim);
     }
   }
