@@ -10,8 +10,7 @@
 
 #include "essh/base/rng.h"
 #include "essh/device/cuda/check.h"
-#include "essh/kernels/gated_linear.h"
-#include "essh/kernels/rms_norm.h"
+#include "essh/kernels/normed_linear.h"
 
 namespace essh {
 namespace {
@@ -26,25 +25,33 @@ struct Product {
   const char* name;
   Index outputs, inputs;
   bool gated;
+  Index place;  // of its weights in those of a layer
   double bytes() const { return static_cast<double>(outputs * inputs * 2 * (gated ? 2 : 1)); }
 };
-constexpr std::array<Product, 4> kProducts = {{{"projections", 2816, kWidth, false},
-                                               {"output", kWidth, kWidth, false},
-                                               {"gate and up", kUnits, kWidth, true},
-                                               {"down", kWidth, kUnits, false}}};
+constexpr Index kMixerRows = 2816;
+constexpr std::array<Product, 4> kProducts = {
+    {{"projections", kMixerRows, kWidth, false, 0},
+     {"output", kWidth, kWidth, false, kMixerRows* kWidth},
+     {"gate and up", kUnits, kWidth, true, (kMixerRows + kWidth) * kWidth},
+     {"down", kWidth, kUnits, false, (kMixerRows + kWidth + 2 * kUnits) * kWidth}}};
+constexpr Index kLayerWeights = (kMixerRows + kWidth + 3 * kUnits) * kWidth;
 
 class Bench {
  public:
   Bench()
-      : weights_(Device::Cuda, kLayers * 2 * kUnits * kWidth, "weights"),
+      : weights_(Device::Cuda, kLayers * kLayerWeights, "weights"),
         x_(Device::Cuda, kMostRows * kUnits, "x"),
         y_(Device::Cuda, kMostRows * 2 * kUnits, "y"),
-        gain_(Device::Cuda, kWidth, "gain") {
+        residual_(Device::Cuda, kMostRows * kWidth, "residual"),
+        normed_(Device::Cuda, kMostRows * kWidth, "normed residual"),
+        gain_(Device::Cuda, kWidth, "gain"),
+        squares_(Device::Cuda, NextNorm<B>::kMostParts * kMostRows, "squares"),
+        next_{.gain = gain_.view(), .y = dense(normed_.data(), 1, kWidth), .squares = {}} {
     // Random: with equal values, tensor cores draw less power and run faster.
     Rng rng(1);
     std::vector<B> drawn;
     for (int i = 0; i < 1 << 20; ++i) drawn.push_back(B(static_cast<float>(rng.normal()) * 0.02f));
-    for (auto* const to : {&weights_, &x_, &y_}) {
+    for (auto* const to : {&weights_, &x_, &y_, &residual_, &normed_}) {
       for (Index done = 0; done < to->size(); done += std::ssize(drawn)) {
         const auto count = std::min(std::ssize(drawn), to->size() - done);
         stream_.copy(to->data() + done, drawn.data(), static_cast<std::size_t>(count) * sizeof(B));
@@ -71,32 +78,38 @@ class Bench {
       for (const auto& product : kProducts) multiply(product, rows, layer);
     });
     print("the same with norms", bytes, [&](Index layer) {
-      for (const auto& product : kProducts) {
-        if (product.inputs == kWidth && product.outputs != kWidth) norm(rows);
-        multiply(product, rows, layer);
-      }
+      for (const auto& product : kProducts) multiply(product, rows, layer, true);
     });
   }
 
  private:
-  void multiply(const Product& p, Index rows, Index layer) {
+  // With norms: those before the products of a block's input, begun by the product before where it does that.
+  void multiply(const Product& p, Index rows, Index layer, bool norms = false) {
     const std::vector<Weight> weights{
-        dense(weights_.data() + layer * 2 * kUnits * kWidth, p.outputs * (p.gated ? 2 : 1), p.inputs)};
-    const auto y = dense(y_.data(), rows, weights[0].rows);
-    Linear<B> linear{.x = dense(x_.data(), rows, p.inputs), .weights = weights, .y = y};
-    if (p.gated)
-      run(stream_, GatedLinear<B>{.both = linear, .hidden = y.left(p.outputs)});
-    else if (p.outputs == kWidth)
-      run(stream_, Linear<B>{.x = linear.x, .weights = weights, .y = y, .addend = y});
+        dense(weights_.data() + layer * kLayerWeights + p.place, p.outputs * (p.gated ? 2 : 1), p.inputs)};
+    const auto x = dense(x_.data(), rows, p.inputs), y = dense(y_.data(), rows, weights[0].rows),
+               residual = dense(residual_.data(), rows, kWidth);
+    Linear<B> linear{.x = x, .weights = weights, .y = y};
+    if (p.outputs == kWidth) {
+      linear.y = residual;
+      linear.addend = residual;
+      next_ = {.gain = gain_.view(),
+               .y = dense(normed_.data(), rows, kWidth),
+               .squares = dense(squares_.data(), NextNorm<B>::kMostParts, rows)};
+      if (norms) linear.next = &next_;
+      return run(stream_, linear);
+    }
+    const RmsNormForward<B> norm{.x = residual, .gain = next_.gain, .y = next_.y, .inverse_rms = {}, .eps = 1e-6};
+    if (norms) linear.x = norm.y;
+    const GatedLinear<B> gated{.both = linear, .hidden = y.left(p.outputs)};
+    if (norms && p.gated)
+      run(stream_, NormedGatedLinear<B>{.norm = norm, .gated = gated, .begun = next_});
+    else if (norms)
+      run(stream_, NormedLinear<B>{.norm = norm, .linear = linear, .begun = next_});
+    else if (p.gated)
+      run(stream_, gated);
     else
       run(stream_, linear);
-  }
-  void norm(Index rows) {
-    run(stream_, RmsNormForward<B>{.x = dense(y_.data(), rows, kWidth),
-                                   .gain = {gain_.data(), kWidth},
-                                   .y = dense(x_.data(), rows, kWidth),
-                                   .inverse_rms = {},
-                                   .eps = 1e-6});
   }
 
   template <class Body>
@@ -133,8 +146,9 @@ class Bench {
   }
 
   cuda::Stream stream_;
-  Array<B> weights_, x_, y_;
-  Array<float> gain_;
+  Array<B> weights_, x_, y_, residual_, normed_;
+  Array<float> gain_, squares_;
+  NextNorm<B> next_;  // of the residual
   cudaEvent_t start_ = nullptr, end_ = nullptr;
 };
 

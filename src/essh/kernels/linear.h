@@ -11,6 +11,16 @@ namespace essh {
 // rows seldom comes twice. Alone: only on that row and the weights. Products on the CPU are always Alone.
 enum class RowBits { Free, Ranged, Alone };
 
+// A norm that the kernel before may begin.
+template <class T>
+struct NextNorm {
+  static constexpr Index kMostParts = 36;
+  Vector<const Wide<T>> gain;
+  Matrix<T> y;              // (=) gain * x, x being what is normalised, not yet divided by the root mean square of x
+  Matrix<Wide<T>> squares;  // (=) kMostParts x rows of x: sums of squares of a part of each row
+  Index parts = 0;          // (=) how many; 0: the norm has not been begun
+};
+
 // y = scale * [x W1^T, x W2^T, ...] + addend: several linear maps of one input, outputs concatenated. Each element is
 // summed in Wide<T>, whatever the weight's format; on the CPU by one chain of fused multiply-adds from zero, in the
 // order of the inner index.
@@ -22,6 +32,7 @@ struct Linear {
   double scale = 1;
   Matrix<const Out> addend = {};  // like y, may be y itself; empty means zero
   RowBits bits = RowBits::Free;
+  NextNorm<T>* next = nullptr;  // of y; begun where that takes no time
 };
 
 template <class T, class Out>

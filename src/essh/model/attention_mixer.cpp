@@ -54,7 +54,7 @@ class AttentionMixer : public Mixer<T> {
   void forward(const Pass& pass, const Weights& weights, Matrix<const T> u, const Residual<T>& x, const Residual<T>& y,
                std::unique_ptr<MixerTape>* tape) const override {
     auto kept = std::make_unique<AttentionTape<T>>();
-    project(pass, weights, u, *kept);
+    project(pass, weights, u.rows, u, *kept);
     for (const auto& rotated : {kept->q, kept->k}) rotate(pass, rotated, pass.length, {}, Rotation::Forward);
     if (tape) kept->log_sum = pass.arena.matrix<W>(pass.tokens(), sizes_.heads);
     attend(pass, pass.sequences, pass.length, 0, kept->q, kept->k, kept->v, kept->out, kept->log_sum);
@@ -91,10 +91,10 @@ class AttentionMixer : public Mixer<T> {
     pass.arena.release(mark);
   }
 
-  void extend(const Pass& pass, const Weights& weights, Matrix<const T> u, const Residual<T>& x,
+  void extend(const Pass& pass, const Weights& weights, NormedResidual<T>& u, Vector<const W> next_gain,
               const SequenceBatch& sequences, std::size_t first_part) const override {
     AttentionTape<T> step;
-    project(pass, weights, u, step);
+    project(pass, weights, u.rows(), u, step);
     for (const auto& segment : sequences.segments) {
       const auto rows = [&](Matrix<T> m) { return m.middle(segment.first_row, segment.sequences * segment.length); };
       const auto positions = sequences.positions_of(segment);
@@ -119,7 +119,7 @@ class AttentionMixer : public Mixer<T> {
                                         .out = rows(step.out),
                                         .coded = is_coded(sequences)});
     }
-    add_output(pass, weights, step.out, x, x);
+    u.add_product(pass.stream, step.out, weights[o_], 1, pass.bits, next_gain);
   }
 
  private:
@@ -131,14 +131,16 @@ class AttentionMixer : public Mixer<T> {
   // 0 for a growing cache.
   Index ring_rows() const { return sizes_.window > 0 ? sizes_.window + kSpareRows : 0; }
 
-  void project(const Pass& pass, const Weights& weights, Matrix<const T> u, AttentionTape<T>& kept) const {
+  // U: normalised rows, or a residual that is to be normalised.
+  template <class U>
+  void project(const Pass& pass, const Weights& weights, Index rows, const U& u, AttentionTape<T>& kept) const {
     const auto linear = projections();
-    const auto qkv = pass.arena.matrix<T>(u.rows, linear.columns());
+    const auto qkv = pass.arena.matrix<T>(rows, linear.columns());
     linear.forward(pass, weights, u, qkv);
     kept.q = linear.part(qkv, 0);
     kept.k = linear.part(qkv, 1);
     kept.v = linear.part(qkv, 2);
-    kept.out = pass.arena.matrix<T>(u.rows, sizes_.query_width());
+    kept.out = pass.arena.matrix<T>(rows, sizes_.query_width());
   }
 
   void rotate(const Pass& pass, Matrix<T> x, Index length, Vector<const Index> positions, Rotation rotation) const {

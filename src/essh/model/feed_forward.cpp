@@ -8,7 +8,7 @@ namespace essh {
 
 template <class T>
 void FeedForward<T>::forward(const Pass& pass, const Weights& weights, Matrix<const T> u, const Residual<T>& x,
-                             const Residual<T>& y, Tape* tape, Vector<const std::int32_t> kept_units) const {
+                             const Residual<T>& y, Tape* tape) const {
   const Index units = pass.capacity.ffn;
   const auto linear = gate_up(pass.capacity);
   const auto both = pass.arena.matrix<T>(u.rows, 2 * units);
@@ -16,17 +16,24 @@ void FeedForward<T>::forward(const Pass& pass, const Weights& weights, Matrix<co
   const auto hidden = tape ? pass.arena.matrix<T>(u.rows, units) : linear.part(both, 0);
   if (tape) {
     linear.forward(pass, weights, u, both);
-    launch(pass.stream,
-           SwigluForward<T>{
-               .gate = linear.part(both, 0), .up = linear.part(both, 1), .hidden = hidden, .kept = kept_units});
+    launch(pass.stream, SwigluForward<T>{.gate = linear.part(both, 0), .up = linear.part(both, 1), .hidden = hidden});
   } else {
-    linear.forward_gated(pass, weights, u, both, hidden, kept_units);
+    linear.forward_gated(pass, weights, u, both, hidden, {});
   }
   if (!pass.ffn_squares.empty())
     launch(pass.stream, ColumnSquares<T>{.x = hidden, .sums = {pass.ffn_squares.row(layer_), units}});
   add_product<T>(pass.stream, hidden, weights[down_].left(units), 1, pass.bits, x, y);
   pass.arena.release(mark);
   if (tape) *tape = {both};
+}
+
+template <class T>
+void FeedForward<T>::extend(const Pass& pass, const Weights& weights, NormedResidual<T>& u,
+                            Vector<const Wide<T>> next_gain, Vector<const std::int32_t> kept_units) const {
+  const auto linear = gate_up(pass.capacity);
+  const auto both = pass.arena.matrix<T>(u.rows(), linear.columns()), hidden = linear.part(both, 0);
+  linear.forward_gated(pass, weights, u, both, hidden, kept_units);
+  u.add_product(pass.stream, hidden, weights[down_].left(hidden.cols), 1, pass.bits, next_gain);
 }
 
 template <class T>

@@ -20,10 +20,14 @@ class FeedForward {
 
   // y may be x.
   void forward(const Pass& pass, const Weights& weights, Matrix<const T> u, const Residual<T>& x, const Residual<T>& y,
-               Tape* tape, Vector<const std::int32_t> kept_units = {}) const;
+               Tape* tape) const;
   // d_u = gradient of u given d_y, rounded to T. Overwrites the tape.
   void backward(const Pass& pass, const Weights& weights, const Gradients<T>& gradients, Matrix<const T> u,
                 Matrix<const T> d_y, const Tape& tape, Matrix<T> d_u) const;
+  // u.x += W_down (...) for the tokens of a recurrent pass, with the first kept_units[i] units of row i, or all if
+  // empty; to be normalised with next_gain afterwards.
+  void extend(const Pass& pass, const Weights& weights, NormedResidual<T>& u, Vector<const Wide<T>> next_gain,
+              Vector<const std::int32_t> kept_units) const;
 
  private:
   StackedLinear gate_up(Capacity capacity) const { return StackedLinear({{gate_, capacity.ffn}, {up_, capacity.ffn}}); }

@@ -114,9 +114,9 @@ class Mixer {
   // d_u = gradient of u given d_y, rounded to T; gradients of the weights are added.
   virtual void backward(const Pass& pass, const Weights& weights, const Gradients<T>& gradients, Matrix<const T> u,
                         Matrix<const T> d_y, const MixerTape& tape, Matrix<T> d_u) const = 0;
-  // x += mix(u) for the tokens of a recurrent pass at full capacity; `first_part` is the index of the layer's first
-  // state component. Updates the states.
-  virtual void extend(const Pass& pass, const Weights& weights, Matrix<const T> u, const Residual<T>& x,
+  // u.x += mix(u) for the tokens of a recurrent pass at full capacity, to be normalised with next_gain afterwards;
+  // `first_part` is the index of the layer's first state component. Updates the states.
+  virtual void extend(const Pass& pass, const Weights& weights, NormedResidual<T>& u, Vector<const Wide<T>> next_gain,
                       const SequenceBatch& sequences, std::size_t first_part) const = 0;
 };
 

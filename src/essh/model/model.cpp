@@ -158,16 +158,21 @@ void Model<T>::head_backward(const Pass& pass, const Weights& weights, const Gra
 template <class T>
 Matrix<T> Model<T>::extend(const Pass& pass, const Weights& weights, Vector<const std::int32_t> tokens,
                            const SequenceBatch& sequences) const {
-  const auto u = pass.arena.matrix<T>(tokens.size, config_.hidden_size);
-  const auto x = embed(pass, weights, tokens);
-  for (const auto& block : blocks_) {
+  NormedResidual<T> u{.x = embed(pass, weights, tokens),
+                      .eps = config_.rms_norm_eps,
+                      .norm = {.gain = {},
+                               .y = pass.arena.matrix<T>(tokens.size, config_.hidden_size),
+                               .squares = pass.arena.matrix<W>(NextNorm<T>::kMostParts, tokens.size)}};
+  if (!blocks_.empty()) u.norm.gain = weights.vector<W>(blocks_[0].mixer_gain);
+  for (std::size_t i = 0; i < blocks_.size(); ++i) {
+    const auto& block = blocks_[i];
     const auto mark = pass.arena.mark();
-    block.mixer->extend(pass, weights, norm(pass, weights, block.mixer_gain, x, u, {}), x, sequences, block.first_part);
-    block.feed_forward.forward(pass, weights, norm(pass, weights, block.feed_forward_gain, x, u, {}), x, x, nullptr,
-                               sequences.all_units());
+    const auto next_gain = i + 1 < blocks_.size() ? weights.vector<W>(blocks_[i + 1].mixer_gain) : Vector<const W>{};
+    block.mixer->extend(pass, weights, u, weights.vector<W>(block.feed_forward_gain), sequences, block.first_part);
+    block.feed_forward.extend(pass, weights, u, next_gain, sequences.all_units());
     pass.arena.release(mark);
   }
-  return norm(pass, weights, last_gain_, x, u, {});
+  return norm(pass, weights, last_gain_, u.x, u.norm.y, {});
 }
 
 template class Model<float>;

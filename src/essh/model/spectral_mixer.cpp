@@ -77,7 +77,7 @@ class SpectralMixer : public Mixer<T> {
     const auto linear = projections(pass.capacity);
     const Index channels = pass.capacity.channels, values = channels * width_, rows = channels * modes_,
                 tokens = pass.tokens();
-    const double out_scale = 1 / std::sqrt(static_cast<double>(channels));
+    const double out_scale = output_scale(pass.capacity);
     const auto mark = pass.arena.mark();
     // Every gradient is linear in d_z: scaling d_z scales all parameters' gradients, and d_u is divided again at the
     // end. With a scale of zero the parameters' gradients go to scratch.
@@ -140,11 +140,11 @@ class SpectralMixer : public Mixer<T> {
     pass.arena.release(mark);
   }
 
-  void extend(const Pass& pass, const Weights& weights, Matrix<const T> u, const Residual<T>& x,
+  void extend(const Pass& pass, const Weights& weights, NormedResidual<T>& u, Vector<const W> next_gain,
               const SequenceBatch& sequences, std::size_t first_part) const override {
     const auto linear = projections(pass.capacity);
-    const auto projection = pass.arena.matrix<T>(u.rows, linear.columns()),
-               z = pass.arena.matrix<T>(u.rows, pass.capacity.channels * width_);
+    const auto projection = pass.arena.matrix<T>(u.rows(), linear.columns()),
+               z = pass.arena.matrix<T>(u.rows(), pass.capacity.channels * width_);
     linear.forward(pass, weights, u, projection);
     for (const auto& segment : sequences.segments) {
       const auto rows = [&](Matrix<T> m) { return m.middle(segment.first_row, segment.sequences * segment.length); };
@@ -153,7 +153,7 @@ class SpectralMixer : public Mixer<T> {
           sequences.states<W>(sequences.leaving, first_part, segment), sequences.channels_of(segment),
           sequences.narrow_states, sequences.segments.size() == 1);  // a segment may continue where another ends
     }
-    add_output(pass, weights, z, x, x);
+    u.add_product(pass.stream, z, weights[out_].left(z.cols), output_scale(pass.capacity), pass.bits, next_gain);
   }
 
  private:
@@ -225,9 +225,9 @@ class SpectralMixer : public Mixer<T> {
 
   void add_output(const Pass& pass, const Weights& weights, Matrix<const T> z, const Residual<T>& x,
                   const Residual<T>& y) const {
-    const double scale = 1 / std::sqrt(static_cast<double>(pass.capacity.channels));
-    add_product<T>(pass.stream, z, weights[out_].left(z.cols), scale, pass.bits, x, y);
+    add_product<T>(pass.stream, z, weights[out_].left(z.cols), output_scale(pass.capacity), pass.bits, x, y);
   }
+  static double output_scale(Capacity capacity) { return 1 / std::sqrt(static_cast<double>(capacity.channels)); }
 
   Modes<const W> tables(const Weights& w, Capacity capacity) const {
     return Modes<const W>{w.table<W>(decay_), w.table<W>(frequency_), w.table<W>(readout_cos_),

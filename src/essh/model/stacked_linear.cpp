@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "essh/kernels/copy.h"
-#include "essh/kernels/gated_linear.h"
 #include "essh/kernels/gemm.h"
+#include "essh/kernels/normed_linear.h"
 
 namespace essh {
 
@@ -56,12 +56,36 @@ void StackedLinear::forward(const Pass& pass, const Weights& weights, Matrix<con
 }
 
 template <class T>
+void StackedLinear::forward(const Pass& pass, const Weights& weights, const NormedResidual<T>& u, Matrix<T> y) const {
+  const auto list = operands(weights);
+  u.with([&]<class R>(const RmsNormForward<T, R>& norm) {
+    launch(pass.stream, NormedLinear<T, R>{.norm = norm,
+                                           .linear = {.x = norm.y, .weights = list.span(), .y = y, .bits = pass.bits},
+                                           .begun = u.norm});
+  });
+}
+
+template <class T>
 void StackedLinear::forward_gated(const Pass& pass, const Weights& weights, Matrix<const T> u, Matrix<T> y,
                                   Matrix<T> hidden, Vector<const std::int32_t> kept) const {
   const auto list = operands(weights);
   launch(pass.stream,
          GatedLinear<T>{
              .both = {.x = u, .weights = list.span(), .y = y, .bits = pass.bits}, .hidden = hidden, .kept = kept});
+}
+
+template <class T>
+void StackedLinear::forward_gated(const Pass& pass, const Weights& weights, const NormedResidual<T>& u, Matrix<T> y,
+                                  Matrix<T> hidden, Vector<const std::int32_t> kept) const {
+  const auto list = operands(weights);
+  u.with([&]<class R>(const RmsNormForward<T, R>& norm) {
+    launch(pass.stream,
+           NormedGatedLinear<T, R>{.norm = norm,
+                                   .gated = {.both = {.x = norm.y, .weights = list.span(), .y = y, .bits = pass.bits},
+                                             .hidden = hidden,
+                                             .kept = kept},
+                                   .begun = u.norm});
+  });
 }
 
 template <class T>
@@ -87,6 +111,9 @@ void StackedLinear::backward(const Pass& pass, const Weights& weights, const Gra
   template void StackedLinear::forward(const Pass&, const Weights&, Matrix<const T>, Matrix<T>) const;           \
   template void StackedLinear::forward_gated(const Pass&, const Weights&, Matrix<const T>, Matrix<T>, Matrix<T>, \
                                              Vector<const std::int32_t>) const;                                  \
+  template void StackedLinear::forward(const Pass&, const Weights&, const NormedResidual<T>&, Matrix<T>) const;  \
+  template void StackedLinear::forward_gated(const Pass&, const Weights&, const NormedResidual<T>&, Matrix<T>,   \
+                                             Matrix<T>, Vector<const std::int32_t>) const;                       \
   template void StackedLinear::backward(const Pass&, const Weights&, const Gradients<T>&, Matrix<const T>,       \
                                         Matrix<const T>, Scales, Matrix<T>) const;
 ESSH_INSTANTIATE(float)

@@ -26,10 +26,15 @@ class StackedLinear {
 
   template <class T>
   void forward(const Pass& pass, const Weights& weights, Matrix<const T> u, Matrix<T> y) const;
+  template <class T>
+  void forward(const Pass& pass, const Weights& weights, const NormedResidual<T>& u, Matrix<T> y) const;
   // hidden = silu(u W1^T) * (u W2^T) of two weights; y is room for both products and may hold anything afterwards.
   template <class T>
   void forward_gated(const Pass& pass, const Weights& weights, Matrix<const T> u, Matrix<T> y, Matrix<T> hidden,
                      Vector<const std::int32_t> kept) const;
+  template <class T>
+  void forward_gated(const Pass& pass, const Weights& weights, const NormedResidual<T>& u, Matrix<T> y,
+                     Matrix<T> hidden, Vector<const std::int32_t> kept) const;
   // Factors on the gradients of the weights and of u.
   struct Scales {
     double weights = 1, input = 1;

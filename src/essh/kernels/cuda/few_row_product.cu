@@ -14,7 +14,9 @@
 // A cluster of blocks takes some outputs, each block a part of the inputs. Two warps copy tiles of 64 inputs to shared
 // memory, one of the weights, which does not wait for the previous kernel, and one of x. Warp groups multiply behind
 // them, 64 rows each; where there are fewer rows, what lies behind them is multiplied too and dropped. Then the blocks
-// of the cluster add their sums in order, each for some of the rows.
+// of the cluster add their sums in order, each for some of the rows. A product whose result is normalised next leaves
+// the result times the gain, and the squares of each row summed over the columns of a cluster; the next product divides
+// by their root mean.
 namespace essh::cuda {
 namespace {
 
@@ -31,7 +33,11 @@ struct FewRows {
   Matrix<Out> y;
   Matrix<const Out> addend;
   Vector<const std::int32_t> kept;
-  float scale;
+  Matrix<const float> squares;  // of x; empty: x is not divided
+  Matrix<BFloat16> next;        // y times the gain; empty: no norm follows
+  const float* next_gain;
+  Matrix<float> next_squares;
+  float scale, eps;
   int rows, outputs;
   int tiles;          // of the inputs
   int slots;          // of the ring of weights
@@ -67,6 +73,12 @@ __global__ void __launch_bounds__(Layout<kCols, kParts, kGroups, kTeams, kSplit>
   extern __shared__ unsigned char memory[];
   __shared__ std::uint64_t weights_full[kMostSlots], weights_empty[kMostSlots], inputs_full[kMostSlots],
       inputs_empty[kMostSlots];
+  // Of the rows that this block finishes: their root mean squares, inverse, and what the packs of outputs add to those
+  // of the next norm.
+  constexpr int kMostFinished = kGroups * kGroupRows / kSplit;
+  constexpr bool kLeaves = kParts == 1 && sizeof(Out) == 2;
+  __shared__ float inverse[kMostFinished], left_squares[kLeaves ? kMostFinished * L::kPacks : 1],
+      next_gain[kLeaves ? kCols : 1];
   unsigned char* const inputs = memory + ((1024u - shared_address(memory)) & 1023u);
   unsigned char* const ring = inputs + op.ring;
   const int tile_bytes = op.input_rows * kRowBytes, input_tiles = op.at_once ? kInputTiles : L::kDepth;
@@ -94,6 +106,10 @@ __global__ void __launch_bounds__(Layout<kCols, kParts, kGroups, kTeams, kSplit>
     prefetch(x_map);
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+  }
+  if constexpr (kLeaves) {
+    if (!op.next.empty() && thread < kCols && column + thread < op.outputs)
+      next_gain[thread] = op.next_gain[column + thread];
   }
   __syncthreads();
   if (warp >= L::kConsumers / 32) {
@@ -148,6 +164,23 @@ __global__ void __launch_bounds__(Layout<kCols, kParts, kGroups, kTeams, kSplit>
       const int i = thread + n * L::kConsumers;
       if (i < mine && output_of(i) + 4 <= op.outputs)
         addends[n] = *reinterpret_cast<const Pack<Out, 4>*>(op.addend.row(row_of(i)) + output_of(i));
+    }
+  }
+  if (!op.squares.empty()) {
+    // Four threads have a row, and ask for all of their parts at once.
+    const int row = thread / 4, parts = static_cast<int>(op.squares.rows);
+    if (row < kMostFinished) {
+      float sum = 0;
+      if (row_of(row * L::kPacks) < op.rows) {
+#pragma unroll
+        for (int i = 0; i < int{NextNorm<BFloat16>::kMostParts} / 4; ++i) {
+          const int part = i * 4 + thread % 4;
+          if (part < parts) sum += op.squares(part, row_of(row * L::kPacks));
+        }
+      }
+      sum += __shfl_xor_sync(0xffffffffu, sum, 1);
+      sum += __shfl_xor_sync(0xffffffffu, sum, 2);
+      if (thread % 4 == 0) inverse[row] = 1.0f / sqrtf(sum / static_cast<float>(op.tiles * kInner) + op.eps);
     }
   }
   float sums[kParts][kCols / 2];
@@ -224,6 +257,7 @@ __global__ void __launch_bounds__(Layout<kCols, kParts, kGroups, kTeams, kSplit>
     if (i >= mine) break;
     const int row = row_of(i), output = output_of(i);
     float x[kParts][4];
+    const float factor = op.squares.empty() ? 1.0f : inverse[i / L::kPacks];
 #pragma unroll
     for (int part = 0; part < kParts; ++part) {
       const auto at = shared_address(lines + row * L::kLine + part * kCols + i % L::kPacks * 4);
@@ -242,10 +276,10 @@ __global__ void __launch_bounds__(Layout<kCols, kParts, kGroups, kTeams, kSplit>
         sum.z += other.z;
         sum.w += other.w;
       }
-      x[part][0] = sum.x;
-      x[part][1] = sum.y;
-      x[part][2] = sum.z;
-      x[part][3] = sum.w;
+      x[part][0] = factor * sum.x;
+      x[part][1] = factor * sum.y;
+      x[part][2] = factor * sum.z;
+      x[part][3] = factor * sum.w;
     }
     float y[4];
 #pragma unroll
@@ -269,7 +303,35 @@ __global__ void __launch_bounds__(Layout<kCols, kParts, kGroups, kTeams, kSplit>
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
         if (output + j >= op.outputs) continue;
-        to[j] = narrow<Out>(y[j] + (adds ? widen(op.addend.row(row)[output + j]) : 0.0f));
+        to[j] = narrow<Out>(y[j] += adds ? widen(op.addend.row(row)[output + j]) : 0.0f);
+      }
+    }
+    if constexpr (kLeaves) {
+      if (op.next.empty()) continue;
+      float squares = 0;
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        const float rounded = output + j < op.outputs ? widen(narrow<BFloat16>(y[j])) : 0.0f;
+        squares = fmaf(rounded, rounded, squares);
+        if (output + j < op.outputs) y[j] = rounded * next_gain[output - column + j];
+      }
+      left_squares[i] = squares;
+      BFloat16* const there = op.next.row(row) + output;
+      if (output + 4 <= op.outputs) {
+        store(there, y);
+      } else {
+        for (int j = 0; output + j < op.outputs; ++j) there[j] = narrow<BFloat16>(y[j]);
+      }
+    }
+  }
+  if constexpr (kLeaves) {
+    if (!op.next.empty()) {
+      asm volatile("bar.sync 1, %0;" ::"n"(L::kConsumers) : "memory");
+      if (thread * L::kPacks < mine) {
+        float sum = 0;
+#pragma unroll
+        for (int i = 0; i < L::kPacks; ++i) sum += left_squares[thread * L::kPacks + i];
+        op.next_squares(static_cast<Index>(blockIdx.x) / kSplit, row_of(thread * L::kPacks)) = sum;
       }
     }
   }
@@ -342,7 +404,12 @@ bool launch_product(Stream& stream, const FewRowProduct<Out>& op) {
   const auto four = [](const auto& m) {
     return m.empty() || (reinterpret_cast<std::uintptr_t>(m.data) % (4 * sizeof(Out)) == 0 && m.stride % 4 == 0);
   };
-  const Index blocks = (op.weight.rows + kCols - 1) / kCols * kSplit;
+  const Index clusters = (op.weight.rows + kCols - 1) / kCols, blocks = clusters * kSplit;
+  NextNorm<BFloat16> next{};
+  if (kParts == 1 && sizeof(Out) == 2 && op.next && clusters <= NextNorm<BFloat16>::kMostParts && four(op.next->y)) {
+    op.next->parts = clusters;
+    next = *op.next;
+  }
   const auto name = stream.profile() ? fmt::format("few-row product {}{}x{}x{}", kParts == 2 ? "2 x " : "",
                                                    op.weight.rows, op.x.rows, op.x.cols)
                                      : "few-row product";
@@ -357,7 +424,12 @@ bool launch_product(Stream& stream, const FewRowProduct<Out>& op) {
              .y = op.y,
              .addend = op.addend,
              .kept = op.kept,
+             .squares = op.squares,
+             .next = next.y,
+             .next_gain = next.gain.data,
+             .next_squares = next.squares,
              .scale = op.scale,
+             .eps = op.eps,
              .rows = static_cast<int>(op.x.rows),
              .outputs = static_cast<int>(op.weight.rows),
              .tiles = static_cast<int>(tiles),

@@ -36,23 +36,12 @@ std::vector<Matrix<const T>> factors(std::span<const Weight> weights, Index inne
 // y = scale * [x W1^T, x W2^T, ...] + addend; column-major, y^T = W x^T.
 template <class T, class Out>
 void multiply(cuda::Stream& stream, Matrix<const T> x, std::span<const Matrix<const T>> weights, double scale,
-              Matrix<const Out> addend, Matrix<Out> y, bool rows_vary = false, bool any_bits = false) {
+              Matrix<const Out> addend, Matrix<Out> y, bool rows_vary = false) {
   auto& plans = stream.attachment<cuda::MatmulPlans>();
   const bool adds = !addend.empty();
   const Matrix<const Out> start = adds ? addend : Matrix<const Out>(y);
   Index column = 0;
   for (const auto& weight : weights) {
-    if constexpr (sizeof(T) == 2) {
-      if (any_bits && cuda::multiply_few_rows<Out>(
-                          stream, {.x = x,
-                                   .weight = weight,
-                                   .y = y.block(0, y.rows, column, weight.rows),
-                                   .scale = static_cast<float>(scale),
-                                   .addend = adds ? addend.block(0, y.rows, column, weight.rows) : addend})) {
-        column += weight.rows;
-        continue;
-      }
-    }
     plans.multiply({.input = type_of<T>(),
                     .output = type_of<Out>(),
                     .left = {weight.data, weight.stride, true},
@@ -119,6 +108,18 @@ void multiply_alone(cuda::Stream& stream, const Linear<T, Out>& op, std::span<co
 
 }  // namespace
 
+template <class Out>
+bool cuda::multiply_few_rows(Stream& stream, const Linear<BFloat16, Out>& op, FewRowProduct<Out> of) {
+  if (op.bits != RowBits::Free || op.weights.size() != 1 || op.weights[0].format != Format::BF16) return false;
+  of.weight = op.weights[0].template as<BFloat16>();
+  of.y = op.y;
+  of.scale = static_cast<float>(op.scale);
+  of.addend = op.addend;
+  of.next = op.next;
+  return multiply_few_rows(stream, of);
+}
+template bool cuda::multiply_few_rows(Stream&, const Linear<BFloat16>&, FewRowProduct<BFloat16>);
+
 template <class T, class Out>
 void run(cuda::Stream& stream, const Linear<T, Out>& op) {
   Index outputs = 0;
@@ -126,11 +127,13 @@ void run(cuda::Stream& stream, const Linear<T, Out>& op) {
   ESSH_ASSERT(op.y.rows == op.x.rows && op.y.cols == outputs);
   const auto weights = factors<T>(op.weights, op.x.cols);
   if (op.y.rows == 0 || outputs == 0) return;
+  if constexpr (sizeof(T) == 2) {
+    if (cuda::multiply_few_rows(stream, op, cuda::FewRowProduct<Out>{.x = op.x})) return;
+  }
   if (op.bits == RowBits::Alone)
     multiply_alone<T, Out>(stream, op, weights);
   else
-    multiply<T, Out>(stream, op.x, weights, op.scale, op.addend, op.y, op.bits == RowBits::Ranged,
-                     op.bits == RowBits::Free);
+    multiply<T, Out>(stream, op.x, weights, op.scale, op.addend, op.y, op.bits == RowBits::Ranged);
 }
 
 template void run(cuda::Stream&, const Linear<float>&);
