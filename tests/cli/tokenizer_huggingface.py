@@ -108,7 +108,7 @@ class Ids(Comparison):
         folders = [self.path("text")] if self.shared.has_data else [here, "/usr/share/common-licenses"]
         texts = []
         for root, _, files in itertools.chain.from_iterable(map(os.walk, folders)):
-            texts += [read(os.path.join(root, file)) for file in sorted(files)]
+            texts += [read(os.path.join(root, file)) for file in sorted(files) if not file.endswith(".png")]
         self.assertTrue(texts)
         for name, (ours, theirs) in self.pairs.items():
             with self.subTest(name):
