@@ -14,7 +14,7 @@ enum class RowBits { Free, Ranged, Alone };
 // A norm that the kernel before may begin.
 template <class T>
 struct NextNorm {
-  static constexpr Index kMostParts = 36;
+  static constexpr Index kMostParts = 36;  // of a row
   Vector<const Wide<T>> gain;
   Matrix<T> y;              // (=) gain * x, x being what is normalised, not yet divided by the root mean square of x
   Matrix<Wide<T>> squares;  // (=) kMostParts x rows of x: sums of squares of a part of each row
@@ -32,7 +32,7 @@ struct Linear {
   double scale = 1;
   Matrix<const Out> addend = {};  // like y, may be y itself; empty means zero
   RowBits bits = RowBits::Free;
-  NextNorm<T>* next = nullptr;  // of y; begun where that takes no time
+  NextNorm<T>* next = nullptr;  // of y; begun by kernels that can do that on the way
 };
 
 template <class T, class Out>

@@ -73,8 +73,8 @@ __global__ void __launch_bounds__(Layout<kCols, kParts, kGroups, kTeams, kSplit>
   extern __shared__ unsigned char memory[];
   __shared__ std::uint64_t weights_full[kMostSlots], weights_empty[kMostSlots], inputs_full[kMostSlots],
       inputs_empty[kMostSlots];
-  // Of the rows that this block finishes: their root mean squares, inverse, and what the packs of outputs add to those
-  // of the next norm.
+  // Of the rows that this block finishes: one over the root mean square, and the sum of squares of each pack of outputs
+  // for the next norm.
   constexpr int kMostFinished = kGroups * kGroupRows / kSplit;
   constexpr bool kLeaves = kParts == 1 && sizeof(Out) == 2;
   __shared__ float inverse[kMostFinished], left_squares[kLeaves ? kMostFinished * L::kPacks : 1],
