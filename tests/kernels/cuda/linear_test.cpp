@@ -61,7 +61,8 @@ TEST(LinearCuda, AgreesWithTheCpu) {
 // Sizes of decoding steps.
 TEST(LinearCuda, FewRowsAgreeWithTheCpu) {
   ESSH_NEEDS_GPU();
-  for (const auto [outputs, inner] : {std::array<Index, 2>{704, 512}, {512, 1408}, {1536, 512}, {88, 64}, {6144, 72}}) {
+  for (const auto [outputs, inner] :
+       {std::array<Index, 2>{704, 512}, {512, 1408}, {1536, 512}, {88, 64}, {2240, 128}, {4288, 128}, {6144, 72}}) {
     for (const Index rows : {1, 8, 9, 16, 31, 64, 65, 100, 128}) {
       const Index all[] = {outputs};
       for (const Addend kind : {Addend::None, Addend::Itself}) {

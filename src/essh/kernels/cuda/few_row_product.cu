@@ -13,20 +13,22 @@
 
 // A cluster of blocks takes some outputs, each block a part of the inputs. Two warps copy tiles of 64 inputs to shared
 // memory, one of the weights, which does not wait for the previous kernel, and one of x. Warp groups multiply behind
-// them, 64 rows each; where there are fewer rows, what lies behind them is multiplied too and dropped. Then the blocks
-// of the cluster add their sums in order, each for some of the rows. A product whose result is normalised next leaves
-// the result times the gain, and the squares of each row summed over the columns of a cluster; the next product divides
-// by their root mean.
+// them, 64 outputs each by 16, 32, 64 or 128 rows: weights are the side of a tensor-core product that is never small.
+// Where there are fewer rows, what lies behind them is multiplied too and dropped. Then the blocks of the cluster add
+// their sums in order, each for some of the rows. A product whose result is normalised next leaves the result times the
+// gain, and the squares of each row summed over the columns of a cluster; the next product divides by their root mean.
 namespace essh::cuda {
 namespace {
 
 constexpr int kInner = 64;             // inputs of a tile
 constexpr int kRowBytes = kInner * 2;  // of a tile
-constexpr int kGroupRows = 64;         // of a warp group
+constexpr int kGroupOutputs = 64;      // of a warp group
 constexpr int kMostSlots = 32;
 constexpr Index kMostRows = 128;
-constexpr Index kRoom = 210 * 1024, kSmallRoom = 160 * 1024;  // of shared memory, for tiles
-constexpr Index kSlack = 1024;                                // for their alignment
+constexpr Index kRoom = 210 * 1024;  // of shared memory, for tiles
+constexpr Index kSlack = 1024;       // for their alignment
+// Weights on their way to a block at once. With more, what else goes through the L2 cache waits for them, x above all.
+constexpr Index kAhead = 72 * 1024, kAheadOfMany = 48 * 1024;
 
 template <class Out>
 struct FewRows {
@@ -39,9 +41,11 @@ struct FewRows {
   Matrix<float> next_squares;
   float scale, eps;
   int rows, outputs;
+  int block_rows;     // of a cluster
   int tiles;          // of the inputs
   int slots;          // of the ring of weights
-  int input_rows;     // of a tile: rows, rounded up to a multiple of eight
+  int ahead;          // slots on their way at once
+  int input_rows;     // of a tile: block_rows, rounded up to a multiple of eight
   int input_slots;    // of the ring of inputs
   bool at_once;       // all inputs have a place
   int ring;           // where it begins in shared memory, in bytes behind the ring of inputs
@@ -49,41 +53,44 @@ struct FewRows {
   bool aligned;       // four outputs can be read and written at once
 };
 
-// kCols outputs of kParts matrices, kDepth tiles in a slot; kGroups warp groups of rows, kTeams of them that take slots
-// in turns; kSplit blocks in a cluster.
-template <int kCols, int kParts, int kGroups, int kTeams, int kSplit>
+// Warp groups have 64 outputs, which may be of two matrices (kParts), and kRows rows each: kGroups times kHalves have
+// those of a block. kTeams of all these take slots in turns, of kDepth tiles. kSplit blocks are a cluster.
+template <int kGroups, int kParts, int kRows, int kHalves, int kTeams, int kSplit>
 struct Layout {
-  static constexpr int kDepth = kCols * kParts > 128 ? 1 : 2;
-  static constexpr int kConsumers = 128 * kGroups * kTeams, kThreads = kConsumers + 64;
-  static constexpr int kTileBytes = kCols * kParts * kRowBytes, kSlotBytes = kDepth * kTileBytes;
-  static constexpr int kLine = kCols * kParts + 8;  // floats of a row of sums
+  static constexpr int kCols = kGroups * kGroupOutputs / kParts, kDepth = kGroups > 2 ? 1 : 2;
+  static constexpr int kConsumers = 128 * kGroups * kHalves * kTeams, kThreads = kConsumers + 64;
+  static constexpr int kTileBytes = kGroups * kGroupOutputs * kRowBytes, kSlotBytes = kDepth * kTileBytes;
+  static constexpr int kLine = kGroups * kGroupOutputs + 4;  // floats of a row of sums
   static constexpr int kPacks = kCols / 4;
-  // Packs of four outputs that a thread finishes.
-  static constexpr int kMostPacks = (kGroups * kGroupRows / kSplit * kPacks + kConsumers - 1) / kConsumers;
+  // Rows that a block finishes, a multiple of eight, and packs of four of their outputs that a thread does.
+  static constexpr int kMostFinished = ((kHalves * kRows + kSplit - 1) / kSplit + 7) / 8 * 8;
+  static constexpr int kMostPacks = (kMostFinished * kPacks + kConsumers - 1) / kConsumers;
+  static_assert(4 * kMostFinished <= kConsumers && (kParts == 1 || kDepth == 1));
 };
 constexpr int kInputTiles = 8;  // of a copy, if all inputs have a place
 
-template <int kCols, int kParts, int kGroups, int kTeams, int kSplit, class Out>
-__global__ void __launch_bounds__(Layout<kCols, kParts, kGroups, kTeams, kSplit>::kThreads)
+template <int kGroups, int kParts, int kRows, int kHalves, int kTeams, int kSplit, class Out>
+__global__ void __launch_bounds__(Layout<kGroups, kParts, kRows, kHalves, kTeams, kSplit>::kThreads)
     few_row_product(const __grid_constant__ CUtensorMap x_map, const __grid_constant__ CUtensorMap weight_map,
                     const __grid_constant__ CUtensorMap up_map, FewRows<Out> op) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   using namespace device;
-  using L = Layout<kCols, kParts, kGroups, kTeams, kSplit>;
+  using L = Layout<kGroups, kParts, kRows, kHalves, kTeams, kSplit>;
   extern __shared__ unsigned char memory[];
   __shared__ std::uint64_t weights_full[kMostSlots], weights_empty[kMostSlots], inputs_full[kMostSlots],
       inputs_empty[kMostSlots];
+  constexpr int kCols = L::kCols;
   // Of the rows that this block finishes: one over the root mean square, and the sum of squares of each pack of outputs
   // for the next norm.
-  constexpr int kMostFinished = kGroups * kGroupRows / kSplit;
   constexpr bool kLeaves = kParts == 1 && sizeof(Out) == 2;
-  __shared__ float inverse[kMostFinished], left_squares[kLeaves ? kMostFinished * L::kPacks : 1],
+  __shared__ float inverse[L::kMostFinished], left_squares[kLeaves ? L::kMostFinished * L::kPacks : 1],
       next_gain[kLeaves ? kCols : 1];
   unsigned char* const inputs = memory + ((1024u - shared_address(memory)) & 1023u);
   unsigned char* const ring = inputs + op.ring;
   const int tile_bytes = op.input_rows * kRowBytes, input_tiles = op.at_once ? kInputTiles : L::kDepth;
   const int thread = static_cast<int>(threadIdx.x), warp = thread / 32, lane = thread % 32;
   const int rank = static_cast<int>(cluster_rank()), column = static_cast<int>(blockIdx.x) / kSplit * kCols;
+  const int first_row = static_cast<int>(blockIdx.y) * op.block_rows, rows = min(op.block_rows, op.rows - first_row);
   // In slots of weights.
   const int all = (op.tiles + L::kDepth - 1) / L::kDepth;
   const int begin = all * rank / kSplit, count = all * (rank + 1) / kSplit - begin;
@@ -91,7 +98,7 @@ __global__ void __launch_bounds__(Layout<kCols, kParts, kGroups, kTeams, kSplit>
     if (lane == 0) {
       for (int i = 0; i < op.slots; ++i) {
         barrier_init(weights_full + i, 1);
-        barrier_init(weights_empty + i, 4 * kGroups);
+        barrier_init(weights_empty + i, 4 * kGroups * kHalves);
       }
       prefetch(weight_map);
       if constexpr (kParts == 2) prefetch(up_map);
@@ -101,7 +108,7 @@ __global__ void __launch_bounds__(Layout<kCols, kParts, kGroups, kTeams, kSplit>
   } else if (thread == L::kConsumers + 32) {
     for (int i = 0; i < op.input_slots; ++i) {
       barrier_init(inputs_full + i, 1);
-      barrier_init(inputs_empty + i, 4 * kGroups);
+      barrier_init(inputs_empty + i, 4 * kGroups * kHalves);
     }
     prefetch(x_map);
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
@@ -116,8 +123,15 @@ __global__ void __launch_bounds__(Layout<kCols, kParts, kGroups, kTeams, kSplit>
     if (warp == L::kConsumers / 32 && lane == 0) {
       std::uint64_t once;
       asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(once));
-      for (int i = 0, slot = 0, round = 0; i < count; ++i) {
+      for (int i = 0, slot = 0, round = 0, came = 0, came_round = 0; i < count; ++i) {
         if (round > 0) barrier_wait(weights_empty + slot, (round - 1) & 1);
+        if (i >= op.ahead) {
+          barrier_wait(weights_full + came, came_round & 1);
+          if (++came == op.slots) {
+            came = 0;
+            ++came_round;
+          }
+        }
         unsigned char* const to = ring + slot * L::kSlotBytes;
         barrier_expect(weights_full + slot, L::kSlotBytes);
         copy_tiles_once(weight_map, to, column, (begin + i) * L::kDepth, weights_full + slot, once);
@@ -137,7 +151,8 @@ __global__ void __launch_bounds__(Layout<kCols, kParts, kGroups, kTeams, kSplit>
       for (int i = 0, slot = 0, round = 0; i < copies; ++i) {
         if (round > 0) barrier_wait(inputs_empty + slot, (round - 1) & 1);
         barrier_expect(inputs_full + slot, static_cast<unsigned>(copy_bytes));
-        copy_tiles(x_map, inputs + slot * copy_bytes, 0, begin * L::kDepth + i * input_tiles, inputs_full + slot);
+        copy_tiles(x_map, inputs + slot * copy_bytes, first_row, begin * L::kDepth + i * input_tiles,
+                   inputs_full + slot);
         if (++slot == op.input_slots) {
           slot = 0;
           ++round;
@@ -153,10 +168,10 @@ __global__ void __launch_bounds__(Layout<kCols, kParts, kGroups, kTeams, kSplit>
   }
 
   after_previous();
-  const int mine = min(op.rows_of_block, op.rows - rank * op.rows_of_block) * L::kPacks;
+  const int mine = min(op.rows_of_block, rows - rank * op.rows_of_block) * L::kPacks;
   Pack<Out, 4> addends[L::kMostPacks];
   const bool adds = kParts == 1 && !op.addend.empty();
-  const auto row_of = [&](int i) { return rank * op.rows_of_block + i / L::kPacks; };
+  const auto row_of = [&](int i) { return first_row + rank * op.rows_of_block + i / L::kPacks; };
   const auto output_of = [&](int i) { return column + i % L::kPacks * 4; };
   if (adds && op.aligned) {
 #pragma unroll
@@ -169,9 +184,9 @@ __global__ void __launch_bounds__(Layout<kCols, kParts, kGroups, kTeams, kSplit>
   if (!op.squares.empty()) {
     // Four threads have a row, and ask for all of their parts at once.
     const int row = thread / 4, parts = static_cast<int>(op.squares.rows);
-    if (row < kMostFinished) {
+    if (row < L::kMostFinished) {
       float sum = 0;
-      if (row_of(row * L::kPacks) < op.rows) {
+      if (row < mine / L::kPacks) {
 #pragma unroll
         for (int i = 0; i < int{NextNorm<BFloat16>::kMostParts} / 4; ++i) {
           const int part = i * 4 + thread % 4;
@@ -183,12 +198,10 @@ __global__ void __launch_bounds__(Layout<kCols, kParts, kGroups, kTeams, kSplit>
       if (thread % 4 == 0) inverse[row] = 1.0f / sqrtf(sum / static_cast<float>(op.tiles * kInner) + op.eps);
     }
   }
-  float sums[kParts][kCols / 2];
+  float sums[kRows / 2];
 #pragma unroll
-  for (int part = 0; part < kParts; ++part)
-#pragma unroll
-    for (int i = 0; i < kCols / 2; ++i) sums[part][i] = 0;
-  const int group = warp / 4 % kGroups, team = warp / 4 / kGroups;
+  for (int i = 0; i < kRows / 2; ++i) sums[i] = 0;
+  const int group = warp / 4 % kGroups, half = warp / 4 / kGroups % kHalves, team = warp / 4 / kGroups / kHalves;
   int slot = team, input_slot = team;
   unsigned phase = 0, input_phase = 0;
   int last = -1, last_inputs = 0;
@@ -196,20 +209,17 @@ __global__ void __launch_bounds__(Layout<kCols, kParts, kGroups, kTeams, kSplit>
     const int tile = (op.at_once ? i : input_slot) * L::kDepth;
     barrier_wait(inputs_full + (op.at_once ? tile / kInputTiles : input_slot), input_phase);
     barrier_wait(weights_full + slot, phase);
-    const auto a_at =
-        operand_at(shared_address(inputs) + static_cast<unsigned>(tile * tile_bytes + group * kGroupRows * kRowBytes));
-    const auto b_at = operand_at(shared_address(ring) + static_cast<unsigned>(slot * L::kSlotBytes));
+    const auto weights = operand_at(shared_address(ring) + static_cast<unsigned>(slot * L::kSlotBytes) +
+                                    static_cast<unsigned>(group * kGroupOutputs * kRowBytes));
+    const auto x =
+        operand_at(shared_address(inputs) + static_cast<unsigned>(tile * tile_bytes + half * kRows * kRowBytes));
     begin_products();
 #pragma unroll
     for (int t = 0; t < L::kDepth; ++t) {
 #pragma unroll
-      for (int k = 0; k < kInner / 16; ++k) {
-        const auto a = a_at + static_cast<std::uint64_t>((t * tile_bytes >> 4) + 2 * k);
-#pragma unroll
-        for (int part = 0; part < kParts; ++part)
-          multiply_add(sums[part], a,
-                       b_at + static_cast<std::uint64_t>(((part * L::kDepth + t) * kCols * kRowBytes >> 4) + 2 * k));
-      }
+      for (int k = 0; k < kInner / 16; ++k)
+        multiply_add(sums, weights + static_cast<std::uint64_t>((t * L::kTileBytes >> 4) + 2 * k),
+                     x + static_cast<std::uint64_t>((t * tile_bytes >> 4) + 2 * k));
     }
     end_products();
     wait_for_products<1>();
@@ -236,17 +246,18 @@ __global__ void __launch_bounds__(Layout<kCols, kParts, kGroups, kTeams, kSplit>
   // All tiles have been read: their place is free for the sums.
   asm volatile("bar.sync 1, %0;" ::"n"(L::kConsumers) : "memory");
   auto* const lines = reinterpret_cast<float*>(inputs);
+  {
+    float* const to = lines + team * rows * L::kLine + group * kGroupOutputs + warp % 4 * 16 + lane / 4;
 #pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    const int row = group * kGroupRows + warp % 4 * 16 + half * 8 + lane / 4;
-    if (row >= op.rows) continue;
-    float* const line = lines + (team * op.rows + row) * L::kLine + lane % 4 * 2;
+    for (int i = 0; i < kRows / 8; ++i) {
 #pragma unroll
-    for (int part = 0; part < kParts; ++part)
-#pragma unroll
-      for (int i = 0; i < kCols / 8; ++i)
-        *reinterpret_cast<float2*>(line + part * kCols + 8 * i) =
-            make_float2(sums[part][4 * i + 2 * half], sums[part][4 * i + 2 * half + 1]);
+      for (int j = 0; j < 2; ++j) {
+        const int row = half * kRows + 8 * i + lane % 4 * 2 + j;
+        if (row >= rows) continue;
+        to[row * L::kLine] = sums[4 * i + j];
+        to[row * L::kLine + 8] = sums[4 * i + 2 + j];
+      }
+    }
   }
   __syncwarp();
   cluster_arrive();
@@ -260,8 +271,8 @@ __global__ void __launch_bounds__(Layout<kCols, kParts, kGroups, kTeams, kSplit>
     const float factor = op.squares.empty() ? 1.0f : inverse[i / L::kPacks];
 #pragma unroll
     for (int part = 0; part < kParts; ++part) {
-      const auto at = shared_address(lines + row * L::kLine + part * kCols + i % L::kPacks * 4);
-      const auto team_bytes = static_cast<unsigned>(op.rows * L::kLine) * unsigned{sizeof(float)};
+      const auto at = shared_address(lines + (row - first_row) * L::kLine + part * kCols + i % L::kPacks * 4);
+      const auto team_bytes = static_cast<unsigned>(rows * L::kLine) * unsigned{sizeof(float)};
       float4 there[kSplit][kTeams];
 #pragma unroll
       for (int r = 0; r < kSplit; ++r)
@@ -374,30 +385,31 @@ std::optional<CUtensorMap> tiles_of(Matrix<const BFloat16> matrix, Index rows, I
   return map;
 }
 
-template <int kCols, int kParts, int kGroups, int kTeams, int kSplit, class Out>
-bool launch_product(Stream& stream, const FewRowProduct<Out>& op) {
-  using L = Layout<kCols, kParts, kGroups, kTeams, kSplit>;
+template <int kGroups, int kParts, int kRows, int kHalves, int kTeams, int kSplit, class Out>
+bool launch_product(Stream& stream, const FewRowProduct<Out>& op, Index row_blocks = 1) {
+  using L = Layout<kGroups, kParts, kRows, kHalves, kTeams, kSplit>;
+  constexpr int kCols = L::kCols;
   const Index tiles = op.x.cols / kInner;
   const Index most = ((tiles + L::kDepth - 1) / L::kDepth + kSplit - 1) / kSplit;  // slots that a block reads
-  const Index input_rows = (op.x.rows + 7) / 8 * 8, tile = input_rows * kRowBytes;
-  const Index rows_of_block = (op.x.rows + kSplit - 1) / kSplit;
-  const Index sums = kTeams * op.x.rows * L::kLine * Index{sizeof(float)};
-  // With few rows the ring leaves room for blocks of the next kernel, which is often a small one.
-  const Index room = kParts == 1 && kSplit == 2 && op.x.rows <= 16 ? kSmallRoom : kRoom;
+  const Index input_rows = ((op.x.rows + row_blocks - 1) / row_blocks + 7) / 8 * 8,
+              rows = std::min(input_rows, op.x.rows), tile = input_rows * kRowBytes;
+  const Index rows_of_block = (rows + kSplit - 1) / kSplit;
+  const Index sums = kTeams * rows * L::kLine * Index{sizeof(float)};
   // Many inputs at once, if all of them take a third of the room at most.
-  const bool at_once = most * L::kDepth * tile <= room / 3;
+  const bool at_once = most * L::kDepth * tile <= kRoom / 3;
   const Index input_tiles = at_once ? kInputTiles : L::kDepth;
   const auto places = [&](Index bytes, Index slot) {
     // A team releases a slot when it has begun with its next one.
     return std::clamp<Index>(bytes / slot, kTeams + 1, std::clamp<Index>(most, kTeams + 1, kMostSlots));
   };
   const Index input_slots =
-      at_once ? (most * L::kDepth + kInputTiles - 1) / kInputTiles : places(room, L::kSlotBytes + L::kDepth * tile);
+      at_once ? (most * L::kDepth + kInputTiles - 1) / kInputTiles : places(kRoom, L::kSlotBytes + L::kDepth * tile);
   const Index input_bytes = input_slots * input_tiles * tile;
-  const Index slots = places(room - input_bytes, L::kSlotBytes);
-  // Behind the inputs lie weights, so that a warp group can read 64 rows, also where there are fewer.
-  const Index ring_bytes = std::max<Index>(slots * L::kSlotBytes, kGroups * kGroupRows * kRowBytes);
+  const Index slots = places(kRoom - input_bytes, L::kSlotBytes);
+  // Behind the inputs lie weights, so that a warp group can read kRows rows, also where there are fewer.
+  const Index ring_bytes = std::max<Index>(slots * L::kSlotBytes, kHalves * kRows * kRowBytes);
   const Index bytes = kSlack + std::max(input_bytes + ring_bytes, sums);
+  const Index ahead = kParts == 1 && op.x.rows > 64 ? kAheadOfMany : kAhead;
   const auto x = tiles_of(op.x, input_rows, input_tiles), weight = tiles_of(op.weight, kCols, L::kDepth),
              up = kParts == 2 ? tiles_of(op.up, kCols, L::kDepth) : weight;
   if (!x || !weight || !up) return false;
@@ -414,12 +426,12 @@ bool launch_product(Stream& stream, const FewRowProduct<Out>& op) {
                                                    op.weight.rows, op.x.rows, op.x.cols)
                                      : "few-row product";
   launch(stream, name.c_str(),
-         {.grid = dim3(static_cast<unsigned>(blocks)),
+         {.grid = dim3(static_cast<unsigned>(blocks), static_cast<unsigned>((op.x.rows + rows - 1) / rows)),
           .block = dim3(L::kThreads),
           .shared = static_cast<std::size_t>(bytes),
           .early = true,
           .cluster = kSplit},
-         few_row_product<kCols, kParts, kGroups, kTeams, kSplit, Out>, *x, *weight, *up,
+         few_row_product<kGroups, kParts, kRows, kHalves, kTeams, kSplit, Out>, *x, *weight, *up,
          FewRows<Out>{
              .y = op.y,
              .addend = op.addend,
@@ -432,8 +444,10 @@ bool launch_product(Stream& stream, const FewRowProduct<Out>& op) {
              .eps = op.eps,
              .rows = static_cast<int>(op.x.rows),
              .outputs = static_cast<int>(op.weight.rows),
+             .block_rows = static_cast<int>(rows),
              .tiles = static_cast<int>(tiles),
              .slots = static_cast<int>(slots),
+             .ahead = static_cast<int>(std::clamp<Index>(ahead / L::kSlotBytes, 2, slots)),
              .input_rows = static_cast<int>(input_rows),
              .input_slots = static_cast<int>(input_slots),
              .at_once = at_once,
@@ -450,20 +464,29 @@ template <class Out>
 bool multiply_few_rows(Stream& stream, const FewRowProduct<Out>& op) {
   if (!stream.own_products() || stream.architecture() != 90 || !stream.early_launches() || !encoder()) return false;
   if (op.x.rows < 1 || op.x.rows > kMostRows || op.x.cols < kInner || op.x.cols % kInner != 0) return false;
-  // One block on each multiprocessor.
-  const Index outputs = op.weight.rows, most = stream.multiprocessors();
-  const auto fits = [&](Index cols, Index split) { return (outputs + cols - 1) / cols * split <= most; };
-  if (!fits(96, 2)) return false;
-  const bool many = op.x.rows > kGroupRows;
+  // One block on each multiprocessor; of larger clusters than pairs not as many fit.
+  const Index rows = op.x.rows, outputs = op.weight.rows, most = stream.multiprocessors();
+  const auto fits = [&](Index cols, Index split, Index row_blocks = 1) {
+    return (outputs + cols - 1) / cols * split * row_blocks <= (split > 2 ? most * 9 / 10 : most);
+  };
+  // With many rows and few outputs, blocks take half of the rows.
+  const auto launch_for = [&]<int kGroups, int kParts, int kTeams, int kSplit>() {
+    if (rows <= 16) return launch_product<kGroups, kParts, 16, 1, kTeams, kSplit>(stream, op);
+    if (rows <= 32) return launch_product<kGroups, kParts, 32, 1, kTeams, kSplit>(stream, op);
+    if (rows <= 64) return launch_product<kGroups, kParts, 64, 1, kTeams, kSplit>(stream, op);
+    if constexpr (kGroups > 1)
+      return launch_product<kGroups, kParts, 128, 1, kTeams, kSplit>(stream, op);
+    else if (fits(64, kSplit, 2))
+      return launch_product<kGroups, kParts, 64, 1, kTeams, kSplit>(stream, op, 2);
+    else
+      return launch_product<kGroups, kParts, 64, 2, 1, kSplit>(stream, op);
+  };
   if constexpr (sizeof(Out) == 2) {
-    if (!op.up.empty())
-      return many ? launch_product<96, 2, 2, 1, 2>(stream, op) : launch_product<96, 2, 1, 1, 2>(stream, op);
+    if (!op.up.empty()) return fits(96, 2) && launch_for.template operator()<3, 2, 1, 2>();
   }
-  if (op.x.cols >= 2 * outputs && fits(96, 4))
-    return many ? launch_product<96, 1, 2, 1, 4>(stream, op) : launch_product<96, 1, 1, 1, 4>(stream, op);
-  if (fits(64, 2))
-    return many ? launch_product<64, 1, 2, 1, 2>(stream, op) : launch_product<64, 1, 1, 2, 2>(stream, op);
-  return many ? launch_product<96, 1, 2, 1, 2>(stream, op) : launch_product<96, 1, 1, 2, 2>(stream, op);
+  if (op.x.cols >= 2 * outputs && fits(64, 3)) return launch_for.template operator()<1, 1, 2, 3>();
+  if (fits(64, 2)) return launch_for.template operator()<1, 1, 2, 2>();
+  return fits(128, 2) && launch_for.template operator()<2, 1, 1, 2>();
 }
 
 template bool multiply_few_rows(Stream&, const FewRowProduct<BFloat16>&);

@@ -26,29 +26,50 @@ __device__ __forceinline__ void wait_for_products() {
 }
 
 #define ESSH_FOUR(x, i) "+f"(x[i]), "+f"(x[i + 1]), "+f"(x[i + 2]), "+f"(x[i + 3])
-#define ESSH_SIXTEEN(x, i) ESSH_FOUR(x, i), ESSH_FOUR(x, i + 4), ESSH_FOUR(x, i + 8), ESSH_FOUR(x, i + 12)
+#define ESSH_EIGHT(x, i) ESSH_FOUR(x, i), ESSH_FOUR(x, i + 4)
+#define ESSH_SIXTEEN(x, i) ESSH_EIGHT(x, i), ESSH_EIGHT(x, i + 8)
+#define ESSH_THIRTY_TWO(x, i) ESSH_SIXTEEN(x, i), ESSH_SIXTEEN(x, i + 16)
 
-// sums += A B over 16 numbers of the inner index.
+// sums += A B over 16 numbers of the inner index; B has 16, 32, 64 or 128 columns.
+__device__ __forceinline__ void multiply_add(float (&sums)[8], std::uint64_t a, std::uint64_t b) {
+  asm volatile(
+      "{ .reg .pred adds; setp.eq.u32 adds, 1, 1;\n"
+      "wgmma.mma_async.sync.aligned.m64n16k16.f32.bf16.bf16 "
+      "{%0,%1,%2,%3,%4,%5,%6,%7}, %8, %9, adds, 1, 1, 0, 0; }"
+      : ESSH_EIGHT(sums, 0)
+      : "l"(a), "l"(b));
+}
+__device__ __forceinline__ void multiply_add(float (&sums)[16], std::uint64_t a, std::uint64_t b) {
+  asm volatile(
+      "{ .reg .pred adds; setp.eq.u32 adds, 1, 1;\n"
+      "wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 "
+      "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15}, %16, %17, adds, 1, 1, 0, 0; }"
+      : ESSH_SIXTEEN(sums, 0)
+      : "l"(a), "l"(b));
+}
 __device__ __forceinline__ void multiply_add(float (&sums)[32], std::uint64_t a, std::uint64_t b) {
   asm volatile(
       "{ .reg .pred adds; setp.eq.u32 adds, 1, 1;\n"
       "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 "
-      "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,"
-      "%30,%31}, %32, %33, adds, 1, 1, 0, 0; }"
-      : ESSH_SIXTEEN(sums, 0), ESSH_SIXTEEN(sums, 16)
+      "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,"
+      "%28,%29,%30,%31}, %32, %33, adds, 1, 1, 0, 0; }"
+      : ESSH_THIRTY_TWO(sums, 0)
       : "l"(a), "l"(b));
 }
-__device__ __forceinline__ void multiply_add(float (&sums)[48], std::uint64_t a, std::uint64_t b) {
+__device__ __forceinline__ void multiply_add(float (&sums)[64], std::uint64_t a, std::uint64_t b) {
   asm volatile(
       "{ .reg .pred adds; setp.eq.u32 adds, 1, 1;\n"
-      "wgmma.mma_async.sync.aligned.m64n96k16.f32.bf16.bf16 "
-      "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,"
-      "%30,%31,%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47}, %48, %49, adds, 1, 1, 0, 0; }"
-      : ESSH_SIXTEEN(sums, 0), ESSH_SIXTEEN(sums, 16), ESSH_SIXTEEN(sums, 32)
+      "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 "
+      "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,"
+      "%28,%29,%30,%31,%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,"
+      "%54,%55,%56,%57,%58,%59,%60,%61,%62,%63}, %64, %65, adds, 1, 1, 0, 0; }"
+      : ESSH_THIRTY_TWO(sums, 0), ESSH_THIRTY_TWO(sums, 32)
       : "l"(a), "l"(b));
 }
 
+#undef ESSH_THIRTY_TWO
 #undef ESSH_SIXTEEN
+#undef ESSH_EIGHT
 #undef ESSH_FOUR
 
 }  // namespace essh::cuda::device
