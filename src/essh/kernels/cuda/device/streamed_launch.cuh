@@ -20,7 +20,7 @@ __global__ void __launch_bounds__(kMost == 1 ? kThreads + kTakers : kThreads, 1)
   const int worker = static_cast<int>(blockIdx.x);
   if (threadIdx.x == 0) {
     if (kMost == 1) {
-      for (int i = 0; i < kMostChunks; ++i) barrier_init(shared.chunks + i, kTakers / 32);
+      for (int i = 0; i < kMostChunks; ++i) barrier_init(shared.chunks + i, kTakers);
       barrier_init(shared.chunks + kMostChunks, 1);
     }
     ring.init(kWarps);

@@ -131,8 +131,7 @@ __device__ void take_hidden(const StreamedStep<T>& op, const Shared<T, kColumns>
       if (run < all)
         *reinterpret_cast<uint4*>(shared.hidden + run * kRun) =
             uint4{x[0].word[0], x[0].word[1], x[0].word[2], x[0].word[3]};
-      __syncwarp();
-      if (thread % 32 == 0) barrier_arrive(shared.chunks + c);
+      barrier_arrive(shared.chunks + c);
 #pragma unroll
       for (int i = 0; i + 1 < kAhead; ++i) {
         x[i] = x[i + 1];
