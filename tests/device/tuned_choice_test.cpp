@@ -23,8 +23,9 @@ struct FakeKernel {
     const auto other = results.find(candidate);
     return {.fingerprint = other == results.end() ? 7 : other->second, .cost = cost.at(candidate)};
   }
-  Index choose(TunedChoices& choices) {
-    return tuned_choice(choices, "fake 8x64", kCandidates, [this](Index candidate) { return (*this)(candidate); });
+  Index choose(TunedChoices& choices, double least_gain = 0.02) {
+    return tuned_choice(
+        choices, "fake 8x64", kCandidates, [this](Index candidate) { return (*this)(candidate); }, least_gain);
   }
 };
 
@@ -59,6 +60,8 @@ TEST(TunedChoice, TheDefaultStaysWithoutAClearGain) {
   FakeKernel kernel{.cost = {{128, 10}, {32, 12}, {64, 9.9}, {256, 10}}};
   EXPECT_EQ(kernel.choose(choices), 128);
   EXPECT_EQ(choices["fake 8x64"], "128");
+  choices.clear();
+  EXPECT_EQ(kernel.choose(choices, 0.005), 64);
 }
 
 TEST(TunedChoice, RefusesOtherResultsAndSaysSo) {

@@ -93,6 +93,7 @@ std::vector<StreamShare> distribute(const std::vector<Product>& products, int wo
   std::vector<StreamShare> shares;
   std::vector<Index> load(static_cast<std::size_t>(workers));
   std::vector<std::size_t> order(load.size());
+  std::vector<bool> more(load.size());
   for (const auto& product : products) {
     std::iota(order.begin(), order.end(), std::size_t{0});
     std::ranges::stable_sort(order, {}, [&](std::size_t worker) { return load[worker]; });
@@ -103,11 +104,14 @@ std::vector<StreamShare> distribute(const std::vector<Product>& products, int wo
     for (std::size_t i = 0; i < order.size(); ++i) rank[order[i]] = static_cast<Index>(i);
     Index first = 0;
     for (std::size_t w = 0; w < load.size(); ++w) {
+      // The down product follows gate and up at once.
+      if (&product == products.data() || !std::prev(&product)->paired) more[w] = count[w] > product.tiles / workers;
       shares.push_back({.first = static_cast<int>(product.paired ? rank[w] : first),
                         .count = static_cast<int>(count[w]),
                         .begin = static_cast<int>(load[w] / 16),
                         .steps = static_cast<int>(product.steps),
-                        .stride = product.paired ? workers : 1});
+                        .stride = product.paired ? workers : 1,
+                        .more = more[w]});
       first += count[w];
       load[w] += count[w] * product.row_bytes();
     }
@@ -139,6 +143,27 @@ std::vector<E> on_host(Stream& stream, Vector<const E> from) {
 std::vector<float> on_host(Stream& stream, const Weight& table) {
   const auto view = table.as<float>();
   return on_host(stream, Vector<const float>{view.data, view.rows * view.cols});
+}
+
+// Found by search on an H200 for 1.5b, its tiers and 370m. Three digits each: SlotsInFlight of projections (workers
+// with few tiles, with more), output, gate and up (few, more), down (few, more) and head.
+constexpr std::array<std::array<int, 8>, 9> kPaces = {{
+    {244, 244, 244, 244, 244, 244, 244, 244},
+    {355, 246, 224, 244, 278, 684, 595, 345},  // one sequence of 1.5b
+    {243, 245, 242, 234, 244, 344, 455, 244},  // of its tier T7
+    {214, 244, 135, 222, 222, 146, 169, 844},  // T4
+    {214, 244, 135, 232, 122, 646, 189, 544},  // T1
+    {214, 214, 135, 222, 223, 146, 168, 544},  // of 370m
+    {243, 243, 253, 244, 288, 384, 384, 247},  // two sequences
+    {141, 243, 253, 143, 287, 281, 282, 243},  // four
+    {112, 213, 272, 293, 465, 234, 237, 244},  // eight
+}};
+StreamPace pace_of(const std::array<int, 8>& digits) {
+  const auto at = [&](std::size_t i) {
+    const auto digit = [&](int unit) { return static_cast<std::uint8_t>(digits[i] / unit % 10); };
+    return SlotsInFlight{.fed = digit(100), .hungry = digit(10), .until = digit(1)};
+  };
+  return {{{at(0), at(1)}, {at(2), at(2)}, {at(3), at(4)}, {at(5), at(6)}, {at(7), at(7)}}};
 }
 
 double softplus(double x) {
@@ -386,12 +411,12 @@ class StreamedModel<T>::TrialSteps {
                             .drawn = nullptr});
   }
 
-  Trial run(SlotsInFlight in_flight) {
-    constexpr int kTimed = 3;
-    step(in_flight);
+  Trial run(const StreamPace& pace) {
+    constexpr int kTimed = 4;
+    step(pace);
     model_.stream_.wait();
     const auto start = std::chrono::steady_clock::now();
-    for (int i = 0; i < kTimed; ++i) step(in_flight);
+    for (int i = 0; i < kTimed; ++i) step(pace);
     model_.stream_.wait();
     const std::chrono::duration<double> time = std::chrono::steady_clock::now() - start;
     const auto logits = on_host(model_.stream_, Vector<const float>(logits_.view()));
@@ -400,8 +425,8 @@ class StreamedModel<T>::TrialSteps {
   }
 
  private:
-  void step(SlotsInFlight in_flight) {
-    model_.operands_.in_flight = in_flight;
+  void step(const StreamPace& pace) {
+    model_.operands_.pace = pace;
     model_.launch_step(sequences_, logits_.data(), keys_.data());
   }
 
@@ -414,30 +439,32 @@ class StreamedModel<T>::TrialSteps {
 };
 
 template <class T>
-SlotsInFlight StreamedModel<T>::slots_in_flight(Index count) {
-  // Two digits: fed and hungry.
-  constexpr Index kCandidates[] = {24, 22, 23, 26, 33, 35, 44, 66, 88};
-  const auto slots_of = [](Index digits) {
-    return SlotsInFlight{.fed = static_cast<int>(digits / 10), .hungry = static_cast<int>(digits % 10)};
-  };
-  if (!stream_.tunes_launches()) return slots_of(kCandidates[0]);
+StreamPace StreamedModel<T>::pace(Index count) {
+  constexpr auto kCandidates = [] {
+    std::array<Index, kPaces.size()> all{};
+    std::iota(all.begin(), all.end(), Index{0});
+    return all;
+  }();
+  const auto numbered = [](Index i) { return pace_of(kPaces[static_cast<std::size_t>(i)]); };
+  if (!stream_.tunes_launches()) return numbered(0);
   const Index tried = std::min(sequences(), static_cast<Index>(std::bit_ceil(static_cast<std::uint64_t>(count))));
-  if (const auto known = in_flight_.find(tried); known != in_flight_.end()) return known->second;
-  const auto name = fmt::format("streamed step {}x{}x{}x{} {} of {}", config_.num_hidden_layers, config_.hidden_size,
-                                config_.spectral_channels * config_.channel_width, config_.intermediate_size,
-                                quantisation().empty() ? traits(format_of<T>()).name : quantisation(), tried);
+  if (const auto known = paces_.find(tried); known != paces_.end()) return known->second;
+  const auto name =
+      fmt::format("pace of the streamed step {}x{}x{}x{} {} of {}", config_.num_hidden_layers, config_.hidden_size,
+                  config_.spectral_channels * config_.channel_width, config_.intermediate_size,
+                  quantisation().empty() ? traits(format_of<T>()).name : quantisation(), tried);
   auto chosen = stored_choice(stream_.choices(), name, kCandidates);
   if (!chosen) {
     try {
       TrialSteps steps(*this, tried);
-      chosen = tuned_choice(stream_.choices(), name, kCandidates,
-                            [&](Index candidate) { return steps.run(slots_of(candidate)); });
+      chosen = tuned_choice(
+          stream_.choices(), name, kCandidates, [&](Index candidate) { return steps.run(numbered(candidate)); }, 0.005);
     } catch (const Error& error) {
       if (error.kind() != ErrorKind::OutOfMemory) throw;
-      chosen = kCandidates[0];  // no room for trials
+      chosen = 0;  // no room for trials
     }
   }
-  return in_flight_[tried] = slots_of(*chosen);
+  return paces_[tried] = numbered(*chosen);
 }
 
 template <class T>
@@ -471,7 +498,7 @@ void StreamedModel<T>::make_exchange() {
 template <class T>
 void StreamedModel<T>::step(std::span<const StreamedSequence> list, float* logits, LogitKey* keys) {
   ESSH_ASSERT(!list.empty() && std::ssize(list) <= sequences());
-  operands_.in_flight = slots_in_flight(std::ssize(list));
+  operands_.pace = pace(std::ssize(list));
   launch_step(list, logits, keys);
 }
 

@@ -34,10 +34,10 @@ class StreamedModel {
       : config_(model.config()), stream_(stream), limits_(limits) {}
   void lay_out(const ParameterLayout& layout, const Weights& weights, std::span<const CodedWeight> coded,
                const std::vector<StatePart>& parts, const std::vector<Index>& fixed_offsets);
-  // Autotuned slots in flight of a step of `count` sequences (StreamedStep::in_flight).
-  SlotsInFlight slots_in_flight(Index count);
+  // Autotuned, of a step of `count` sequences.
+  StreamPace pace(Index count);
   class TrialSteps;
-  // step() with the slots in flight of operands_.
+  // step() with the pace in operands_.
   void launch_step(std::span<const StreamedSequence> list, float* logits, LogitKey* keys);
   void make_exchange();
 
@@ -57,8 +57,8 @@ class StreamedModel {
   Index exchange_bytes_ = 0;  // of one sequence
   Index reached_[2] = {};
   int turn_ = 0;
-  Index fixed_bytes_ = 0, cache_bytes_ = 0;   // of a sequence of kFewestRows tokens
-  std::map<Index, SlotsInFlight> in_flight_;  // by sequences, rounded up to a power of two
+  Index fixed_bytes_ = 0, cache_bytes_ = 0;  // of a sequence of kFewestRows tokens
+  std::map<Index, StreamPace> paces_;        // by sequences, rounded up to a power of two
 };
 
 }  // namespace essh

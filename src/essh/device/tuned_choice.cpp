@@ -10,7 +10,6 @@ namespace essh {
 namespace {
 
 constexpr int kRounds = 5;
-constexpr double kLeastGain = 0.02;
 
 }  // namespace
 
@@ -25,7 +24,7 @@ std::optional<Index> stored_choice(const TunedChoices& choices, const std::strin
 }
 
 Index tuned_choice(TunedChoices& choices, const std::string& name, std::span<const Index> candidates,
-                   const std::function<Trial(Index)>& attempt) {
+                   const std::function<Trial(Index)>& attempt, double least_gain) {
   if (const auto stored = stored_choice(choices, name, candidates)) return *stored;
   constexpr double kRefused = std::numeric_limits<double>::infinity();
   std::vector<double> cost(candidates.size(), std::numeric_limits<double>::max());
@@ -47,7 +46,7 @@ Index tuned_choice(TunedChoices& choices, const std::string& name, std::span<con
     }
   }
   const auto best = static_cast<std::size_t>(std::ranges::min_element(cost) - cost.begin());
-  const Index choice = candidates[cost[best] <= (1 - kLeastGain) * cost[0] ? best : 0];
+  const Index choice = candidates[cost[best] <= (1 - least_gain) * cost[0] ? best : 0];
   choices[name] = std::to_string(choice);
   return choice;
 }

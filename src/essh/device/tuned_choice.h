@@ -27,8 +27,8 @@ std::optional<Index> stored_choice(const TunedChoices& choices, const std::strin
 //
 // candidates[0] is the default; the kernel tests compare its results with the scalar reference. A launch parameter
 // never changes a bit: a candidate whose fingerprint differs from the default's, or whose trial throws, is refused with
-// a warning. A candidate has to be at least 2 % faster than the default to replace it.
+// a warning. A candidate has to be faster than the default by `least_gain` to replace it.
 Index tuned_choice(TunedChoices& choices, const std::string& name, std::span<const Index> candidates,
-                   const std::function<Trial(Index candidate)>& attempt);
+                   const std::function<Trial(Index candidate)>& attempt, double least_gain = 0.02);
 
 }  // namespace essh

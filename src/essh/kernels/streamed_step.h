@@ -51,6 +51,7 @@ inline constexpr int kStepPhases = 12;
 // product: with `workers` as the stride the first hidden units are those that all workers compute first.
 struct alignas(16) StreamShare {
   int first, count, begin, steps, stride = 1;
+  int more = 0;  // which pace it has: 1 for a worker with more tiles of the product than others (StreamPace)
 };
 
 // Packs rows of weights into tiles. Matrices are stacked by rows; if paired, a tile holds eight rows of the first and
@@ -123,11 +124,15 @@ struct StreamedSequence {
 };
 
 // Slots (16 to 18 KB) that a worker keeps in flight. More than the memory's latency needs only fill its queues and
-// delay the exchange. A worker is hungry while no more than `hungry` slots are filled or in flight: others wait for its
+// delay the exchange. A worker is hungry while no more than `until` slots are filled or in flight: others wait for its
 // results, and with more slots in flight it gets more of the memory's rate than those that read ahead.
 struct SlotsInFlight {
-  int fed = 2, hungry = 4;
+  std::uint8_t fed = 2, hungry = 4, until = 4;
 };
+
+// The same by product whose weights are read (projections, output, gate and up, down, head) and by StreamShare::more.
+inline constexpr int kStepProducts = 5;
+using StreamPace = std::array<std::array<SlotsInFlight, 2>, kStepProducts>;
 
 template <class T>
 struct StreamedStep {
@@ -146,7 +151,7 @@ struct StreamedStep {
   const float* last_gain;
   int widest;   // largest input of a product, in elements
   int besides;  // largest input except the hidden units
-  SlotsInFlight in_flight;
+  StreamPace pace;
 
   int count;  // sequences
   std::array<StreamedSequence, kStreamedSequences> sequence;

@@ -198,7 +198,8 @@ class FeedForwardStep {
                           .count = static_cast<int>(count),
                           .begin = static_cast<int>(bytes / 16),
                           .steps = static_cast<int>(p.steps),
-                          .stride = rounds ? workers : 1});
+                          .stride = rounds ? workers : 1,
+                          .more = w % 2});
         bytes += count * p.steps * tile_bytes(p.format);
       }
     }
@@ -254,7 +255,7 @@ class FeedForwardStep {
     op.last_gain = last_gain.data();
     op.widest = static_cast<int>((std::max(hidden, units) + 7) / 8 * 8);
     op.besides = static_cast<int>((hidden + 7) / 8 * 8);
-    op.in_flight = in_flight;
+    op.pace.fill({in_flight, SlotsInFlight{.fed = in_flight.hungry, .hungry = 3, .until = 2}});
     op.count = static_cast<int>(count);
     for (std::size_t b = 0; b < count; ++b) op.sequence[b].token = tokens[b];
     op.exchange = exchange.data();
@@ -336,7 +337,7 @@ TEST(StreamedStepCuda, ProductsOfEveryFormatAreThoseOfTheReference) {
                                           << vocabulary << ", " << count << " sequences");
         const int workers = count % 3 == 0 ? 1 : count % 3 == 1 ? 5 : gpu().multiprocessors();
         // More in flight than the ring has slots, too.
-        constexpr SlotsInFlight kSlots[] = {{1, 1}, {16, 16}, {1, 16}, {3, 2}};
+        constexpr SlotsInFlight kSlots[] = {{1, 1, 1}, {16, 16, 16}, {1, 16, 3}, {3, 2, 9}};
         const auto found = step.run_step({tokens.begin(), tokens.begin() + static_cast<std::ptrdiff_t>(count)}, workers,
                                          kSlots[count % std::size(kSlots)], count % 2 == 0, likeliest);
         for (std::size_t b = 0; b < count; ++b) {

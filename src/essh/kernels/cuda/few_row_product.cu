@@ -409,7 +409,7 @@ bool launch_product(Stream& stream, const FewRowProduct<Out>& op, Index row_bloc
   // Behind the inputs lie weights, so that a warp group can read kRows rows, also where there are fewer.
   const Index ring_bytes = std::max<Index>(slots * L::kSlotBytes, kHalves * kRows * kRowBytes);
   const Index bytes = kSlack + std::max(input_bytes + ring_bytes, sums);
-  const Index ahead = kParts == 1 && op.x.rows > 64 ? kAheadOfMany : kAhead;
+  const Index ahead = op.x.rows > 64 ? kAheadOfMany : kAhead;
   const auto x = tiles_of(op.x, input_rows, input_tiles), weight = tiles_of(op.weight, kCols, L::kDepth),
              up = kParts == 2 ? tiles_of(op.up, kCols, L::kDepth) : weight;
   if (!x || !weight || !up) return false;

@@ -746,7 +746,6 @@ template <class T, TileFormat kLayers, TileFormat kHead>
 __device__ void stream_weights(const StreamedStep<T>& op, const TileRing& ring, int worker) {
   RingPlace place{ring}, landed{ring};
   // A slot must have landed before it is filled again: `landed` waits for a phase that is not overtaken.
-  const int hungry = min(op.in_flight.hungry, ring.count - 1), fed = min(op.in_flight.fed, ring.count);
   int on_their_way = 0;
   const auto* from = reinterpret_cast<const unsigned char*>(op.streams) + op.stream_begin[worker];
   const int products = 4 * op.layers + 1;
@@ -756,10 +755,13 @@ __device__ void stream_weights(const StreamedStep<T>& op, const TileRing& ring, 
     if (p + 1 < products) next = op.shares[(p + 1) * op.workers + worker];
     const TileFormat format = p + 1 < products ? kLayers : kHead;
     const int slot = slot_tiles(format), tile = tile_bytes(format);
+    const SlotsInFlight pace = op.pace[p + 1 < products ? p % 4 : 4][share.more];
+    const int fed = min(int{pace.fed}, ring.count), hungry = min(int{pace.hungry}, ring.count - 1),
+              until = min(int{pace.until}, ring.count - 1);
     for (int t = 0; t < share.count; ++t) {
       for (int step = 0; step < share.steps; step += slot) {
         const int bytes = min(slot, share.steps - step) * tile;
-        const int most = hungry > fed && place.holds_at_most(hungry) ? hungry : fed;
+        const int most = hungry > fed && place.holds_at_most(until) ? hungry : fed;
         for (; on_their_way >= most; --on_their_way) {
           landed.await_filled();
           landed.advance();
