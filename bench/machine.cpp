@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <chrono>
-#include <vector>
 
 #include "bench/kernels/operand.h"
+#include "essh/base/memory_reader.h"
 #include "essh/kernels/gemm.h"
 
 namespace essh::bench {
@@ -21,28 +21,6 @@ double best_seconds(int runs, Body&& body) {
   }
   return best;
 }
-
-constexpr Index kReadBytes = Index{512} << 20;
-
-class ReadAll {
- public:
-  void operator()() {
-    const float* data = buffer_.view().data;
-    stream().pool().split(buffer_.view().rows, [&](Index begin, Index end, int thread) {
-      float lanes[kLanes] = {};
-      for (Index i = begin; i < end; ++i) {
-        for (Index j = 0; j < kLanes; ++j) lanes[j] += data[i * kLanes + j];
-      }
-      for (const float lane : lanes) sums_[static_cast<std::size_t>(thread)] += lane;
-    });
-    benchmark::DoNotOptimize(sums_.data());
-  }
-
- private:
-  static constexpr Index kLanes = 64;
-  Operand<float> buffer_{kReadBytes / static_cast<Index>(sizeof(float)) / kLanes, kLanes};
-  std::vector<float> sums_ = std::vector<float>(static_cast<std::size_t>(stream().pool().threads()));
-};
 
 class Square {
  public:
@@ -78,7 +56,7 @@ void count(benchmark::State& state, const char* unit, double amount, double unit
 const Machine& machine() {
   static const Machine measured = [] {
     const auto openblas = measure_openblas();
-    return Machine{static_cast<double>(kReadBytes) / best_seconds(5, ReadAll()),
+    return Machine{measure_read_bandwidth(stream().pool()).bytes_per_second,
                    std::max(measure_flops(), openblas.flops_per_second), openblas};
   }();
   return measured;
@@ -104,9 +82,9 @@ namespace {
 
 // The peaks as ordinary lines: their distance from 100 % is the load by other programs.
 void machine_read(benchmark::State& state) {
-  ReadAll read;
-  for (auto _ : state) read();
-  count_bytes(state, static_cast<double>(kReadBytes));
+  MemoryReader memory(stream().pool());
+  for (auto _ : state) memory.read();
+  count_bytes(state, static_cast<double>(memory.bytes()));
 }
 BENCHMARK(machine_read)->Unit(benchmark::kMillisecond)->MinTime(0.3)->UseRealTime();
 

@@ -1,7 +1,5 @@
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <chrono>
 #include <cstdint>
 #include <filesystem>
 #include <memory>
@@ -10,65 +8,13 @@
 
 #include "apps/essh/verbs.h"
 #include "essh/base/build_info.h"
-#include "essh/base/error.h"
 #include "essh/base/json.h"
 #include "essh/base/machine.h"
-#include "essh/base/thread_pool.h"
+#include "essh/base/memory_reader.h"
 #include "essh/base/units.h"
 
 namespace essh::verbs {
 namespace {
-
-struct ReadBandwidth {
-  double bytes_per_second = 0;  // 0 if there was too little memory to measure
-  std::uint64_t bytes = 0;
-  int threads = 0;
-};
-
-// Four chains of additions, so that the loop is bound by memory.
-std::uint64_t sum(const std::uint64_t* begin, const std::uint64_t* end) {
-  std::uint64_t a = 0, b = 0, c = 0, d = 0;
-  for (; end - begin >= 4; begin += 4) {
-    a += begin[0];
-    b += begin[1];
-    c += begin[2];
-    d += begin[3];
-  }
-  for (; begin != end; ++begin) a += *begin;
-  return a + b + c + d;
-}
-
-// Sums memory on all cores. The buffer is larger than the caches if memory allows. The best of a few passes counts:
-// other load can only slow a pass down.
-ReadBandwidth measure_read_bandwidth(const Memory& memory, int threads) {
-  constexpr std::uint64_t kLeast = 256u << 20;
-  constexpr std::uint64_t kMost = 1u << 30;
-  constexpr int kPasses = 5;
-  const auto wanted = std::clamp(2 * last_level_cache(), kLeast, kMost);
-  const auto bytes = std::min(wanted, memory.available / 4);
-  if (bytes < (16u << 20)) return {};
-
-  const auto count = static_cast<std::int64_t>(bytes / sizeof(std::uint64_t));
-  const auto words = std::make_unique_for_overwrite<std::uint64_t[]>(static_cast<std::size_t>(count));
-  ThreadPool pool(threads);
-  // First touch by the threads that read it, so that each share is in near memory.
-  pool.split(count, [&](std::int64_t begin, std::int64_t end, int) { std::fill(&words[begin], &words[end], 1u); });
-
-  ReadBandwidth result{0, bytes, pool.threads()};
-  std::vector<std::uint64_t> sums(static_cast<std::size_t>(pool.threads()));
-  for (int pass = 0; pass < kPasses; ++pass) {
-    const auto start = std::chrono::steady_clock::now();
-    pool.split(count, [&](std::int64_t begin, std::int64_t end, int thread) {
-      sums[static_cast<std::size_t>(thread)] += sum(&words[begin], &words[end]);
-    });
-    const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
-    result.bytes_per_second = std::max(result.bytes_per_second, static_cast<double>(bytes) / elapsed.count());
-  }
-  std::uint64_t total = 0;
-  for (const auto share : sums) total += share;
-  ESSH_ASSERT(total == static_cast<std::uint64_t>(kPasses * count));
-  return result;
-}
 
 struct Report {
   Processor processor;
@@ -90,7 +36,8 @@ Report examine() {
   const auto space = std::filesystem::space(".", status);
   if (!status) report.disk_free = space.available;
   report.gpus = nvidia_gpus();
-  report.reads = measure_read_bandwidth(report.memory, report.cores);
+  ThreadPool pool(report.cores);
+  report.reads = measure_read_bandwidth(pool);
   return report;
 }
 
@@ -117,7 +64,7 @@ Json to_json(const Report& report) {
           {"disk", {{"folder", report.folder.string()}, {"free_bytes", report.disk_free}}},
           {"read_bandwidth", report.reads.bytes_per_second},
           {"read_bandwidth_bytes", report.reads.bytes},
-          {"read_bandwidth_threads", report.reads.threads},
+          {"read_bandwidth_threads", report.cores},
           {"gpus", report.gpus},
           {"libraries", libraries}};
 }
@@ -153,7 +100,7 @@ void print(const Report& report) {
   line("reads", report.reads.bytes == 0
                     ? "not measured: too little memory"
                     : fmt::format("{}/s ({} threads over {})", format_bytes(report.reads.bytes_per_second),
-                                  report.reads.threads, format_bytes(static_cast<double>(report.reads.bytes))));
+                                  report.cores, format_bytes(static_cast<double>(report.reads.bytes))));
   line("disk", fmt::format("{} free in {}", bytes_or_unknown(report.disk_free), report.folder.string()));
   line("GPU", report.gpus.empty() ? "none found" : fmt::format("{}", fmt::join(report.gpus, ", ")));
   if (!report.gpus.empty() && !build::kCuda.found) {
