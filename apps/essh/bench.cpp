@@ -117,7 +117,7 @@ void bench_prefill(BenchOptions o) {
   Json list = Json::array();
   for (const Index length : o.lengths) {
     o.prefill.tokens = length;
-    const auto rates = measure_prefill(model, tier, device.stream, o.device.engine(), o.prefill);
+    const auto [rates, state_bytes] = measure_prefill(model, tier, device.stream, o.device.engine(), o.prefill);
     if (o.json) {
       Json object = sample_fields(rates);
       object.update({{"model", o.model},
@@ -126,6 +126,7 @@ void bench_prefill(BenchOptions o) {
                      {"n_prompt", length},
                      {"n_gen", 0},
                      {"n_depth", 0},
+                     {"state_bytes", state_bytes},
                      {"logits", o.last_logit ? "last" : "all"},
                      {"provenance", bench_provenance(o.model, model, kThroughputSeed)}});
       object.update(peak_fields(device.stream.device()));
@@ -176,6 +177,13 @@ StoredModel open_bench_model(const std::string& name) {
 Json bench_provenance(const std::string& name, const StoredModel& model, std::uint64_t seed) {
   const bool stored = !model.hash().empty();
   return write_fields(provenance_of(model, stored ? model_of_run(name) : fs::path(), "", seed));
+}
+
+std::string csv_cell(const Json& value) {
+  if (!value.is_string()) return to_text(value);
+  std::string cell = "\"";
+  for (const char letter : value.get<std::string>()) cell.append(letter == '"' ? 2 : 1, letter);
+  return cell + '"';
 }
 
 void print_profile(const std::vector<ProfiledScope::Line>& lines) {

@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <memory>
 
 #include "apps/essh/bench_draft.h"
@@ -22,6 +23,7 @@ struct BenchDecodeOptions {
   std::vector<std::string> tiers = {"full"}, formats = {};
   DeviceOptions device;
   std::vector<Index> prompts = {}, depths = {2048}, batches = {1};
+  std::vector<int> steps = {200};
   DecodingBench bench;
   DraftBenchOptions draft;
   bool eager = false, unfused = false, mixed = false, profile = false, json = false;
@@ -38,7 +40,7 @@ struct BenchDecodeOptions {
   }
 };
 
-// Fields that every row of the table has.
+// Fields that every line has.
 Json common_fields(const BenchDecodeOptions& o, OpenDevice& device, const StoredModel& model, const Tier& tier) {
   return {
       {"model", o.model},
@@ -53,91 +55,140 @@ Json common_fields(const BenchDecodeOptions& o, OpenDevice& device, const Stored
       {"provenance", bench_provenance(o.model, model, kThroughputSeed)}};
 }
 
+// Of a test of so many tokens.
+Json sample_fields(const Rates& rates, Index tokens) {
+  Rates times;  // in ns
+  for (const double rate : rates.samples) times.samples.push_back(1e9 * static_cast<double>(tokens) / rate);
+  return {{"avg_ts", rates.mean()}, {"stddev_ts", rates.deviation()}, {"samples_ts", rates.samples},
+          {"avg_ns", times.mean()}, {"stddev_ns", times.deviation()}, {"samples_ns", times.samples}};
+}
+
 Json measure_prompt(const BenchDecodeOptions& o, OpenDevice& device, const StoredModel& model, const Tier& tier,
-                    Index length) {
-  const PrefillBench bench{.tokens = length, .all_logits = false, .runs = o.bench.repetitions};
-  const auto rates = measure_prefill(model, tier, device.stream, o.engine(), bench);
+                    const PrefillBench& bench) {
+  const auto found = measure_prefill(model, tier, device.stream, o.engine(), bench);
   Json line = common_fields(o, device, model, tier);
-  line.update({{"n_prompt", length},
+  line.update({{"n_prompt", bench.tokens},
                {"n_gen", 0},
-               {"n_depth", 0},
+               {"n_depth", bench.depth},
                {"n_batch", 1},
-               {"avg_ts", rates.mean()},
-               {"stddev_ts", rates.deviation()},
-               {"samples_ts", rates.samples}});
+               {"state_bytes", found.state_bytes}});
+  line.update(sample_fields(found.rates, bench.tokens));
   return line;
 }
 
 Json measure_steps(const BenchDecodeOptions& o, OpenDevice& device, const StoredModel& model,
-                   const std::vector<Tier>& tiers, double read_rate) {
-  const auto rates = o.mixed ? measure_mixed_decoding(model, tiers, device.stream, o.engine(), o.bench)
-                             : measure_decoding(model, tiers[0], device.stream, o.engine(), o.bench);
-  const double ms = rates.median_ms(), tokens = 1e3 * static_cast<double>(o.bench.batch);
-  std::vector<double> samples;
-  for (const double step : rates.step_ms) samples.push_back(tokens / step);
+                   const std::vector<Tier>& tiers, const DecodingBench& bench, double read_bandwidth) {
+  const auto found = o.mixed ? measure_mixed_decoding(model, tiers, device.stream, o.engine(), bench)
+                             : measure_decoding(model, tiers[0], device.stream, o.engine(), bench);
+  Rates rates;
+  for (const double step : found.step_ms) rates.samples.push_back(1e3 * static_cast<double>(bench.batch) / step);
   Json line = common_fields(o, device, model, tiers[0]);
   std::vector<std::string> names;
   for (const auto& tier : tiers) names.push_back(tier.name);
   line.update({{"tier", fmt::format("{}", fmt::join(names, "+"))},
                {"n_prompt", 0},
-               {"n_gen", o.bench.steps},
-               {"n_depth", o.bench.depth},
-               {"n_batch", o.bench.batch},
-               {"avg_ts", tokens / ms},
-               {"stddev_ts", tokens / ms * rates.deviation_ms() / ms},
-               {"samples_ts", samples},
-               {"decode_ms", ms},
-               {"samples_ms", rates.step_ms},
-               {"weights", rates.weights.format},
-               {"weight_bytes", rates.weights.bytes},
-               {"state_bytes", rates.state_bytes},
-               {"bytes_per_step", rates.moved_bytes}});
-  if (read_rate > 0) {
-    line["read_bytes_per_second"] = read_rate;
-    line["share_of_read_rate"] = rates.moved_bytes / (1e-3 * ms) / read_rate;
+               {"n_gen", bench.steps},
+               {"n_depth", bench.depth},
+               {"n_batch", bench.batch},
+               {"decode_ms", found.median_ms()},
+               {"samples_ms", found.step_ms},
+               {"weights", found.weights.format},
+               {"weight_bytes", found.weights.bytes},
+               {"state_bytes", found.state_bytes},
+               {"bytes_per_step", found.moved_bytes},
+               {"bytes_per_token", found.moved_bytes / static_cast<double>(bench.batch)}});
+  line.update(sample_fields(rates, bench.steps * bench.batch));
+  if (read_bandwidth > 0) {
+    line["read_bandwidth"] = read_bandwidth;
+    line["bandwidth_share"] = found.moved_bytes / (1e-3 * found.median_ms()) / read_bandwidth;
   }
   return line;
 }
 
 std::string test_name(const Json& line) {
-  if (line["n_gen"].get<Index>() == 0) return fmt::format("pp{}", line["n_prompt"].get<Index>());
-  return fmt::format("tg{} @ d{}", line["n_gen"].get<Index>(), line["n_depth"].get<Index>());
+  const auto number = [&](const char* key) { return line[key].get<Index>(); };
+  const auto name =
+      number("n_gen") == 0 ? fmt::format("pp{}", number("n_prompt")) : fmt::format("tg{}", number("n_gen"));
+  return number("n_depth") == 0 ? name : fmt::format("{} @ d{}", name, number("n_depth"));
 }
 
-void print_markdown(const Json& lines) {
-  fmt::print("| model | tier | dtype | path | batch | test | t/s | ms a step | weights | state | read rate |\n");
-  fmt::print("|---|---|---|---|---:|---:|---:|---:|---:|---:|---:|\n");
-  const auto text = [](const Json& line, const char* key) { return line[key].get<std::string>(); };
-  for (const auto& line : lines) {
-    fmt::print("| {} | {} | {} | {} | {} | {} | {:.2f} ± {:.2f} |", text(line, "model"), text(line, "tier"),
-               text(line, "dtype"), text(line, "path"), line["n_batch"].get<Index>(), test_name(line),
-               line["avg_ts"].get<double>(), line["stddev_ts"].get<double>());
-    if (line.contains("decode_ms"))
-      fmt::print(" {:.3f} | {} {} | {} |", line["decode_ms"].get<double>(), text(line, "weights"),
-                 format_bytes(line["weight_bytes"].get<double>()), format_bytes(line["state_bytes"].get<double>()));
-    else
-      fmt::print(" | | |");
-    if (line.contains("share_of_read_rate"))
-      fmt::print(" {:.0f} % |\n", 100 * line["share_of_read_rate"].get<double>());
-    else
-      fmt::print(" |\n");
-  }
+void print_markdown_row(const Json& line) {
+  const auto text = [&](const char* key) { return line[key].get<std::string>(); };
+  fmt::print("| {} | {} | {} | {} | {} | {} | {:.2f} ± {:.2f} |", text("model"), text("tier"), text("dtype"),
+             text("path"), line["n_batch"].get<Index>(), test_name(line), line["avg_ts"].get<double>(),
+             line["stddev_ts"].get<double>());
+  if (line.contains("decode_ms"))
+    fmt::print(" {:.3f} | {} {} | {} |", line["decode_ms"].get<double>(), text("weights"),
+               format_bytes(line["weight_bytes"].get<double>()), format_bytes(line["state_bytes"].get<double>()));
+  else
+    fmt::print(" | | |");
+  if (line.contains("bandwidth_share"))
+    fmt::print(" {:.0f} % |\n", 100 * line["bandwidth_share"].get<double>());
+  else
+    fmt::print(" |\n");
 }
+
+constexpr std::array kColumns = {"model",     "device",       "tier",           "dtype",          "path",
+                                 "n_prompt",  "n_gen",        "n_depth",        "n_batch",        "avg_ts",
+                                 "stddev_ts", "decode_ms",    "state_bytes",    "bytes_per_step", "bytes_per_token",
+                                 "weights",   "weight_bytes", "read_bandwidth", "bandwidth_share"};
+
+void print_csv_row(const Json& line) {
+  std::vector<std::string> cells;
+  for (const char* key : kColumns) cells.push_back(line.contains(key) ? csv_cell(line[key]) : "");
+  fmt::print("{}\n", fmt::join(cells, ","));
+}
+
+// Lines of results, printed as they come, except as one JSON array.
+class Results {
+ public:
+  explicit Results(std::string format) : format_(std::move(format)) {}
+
+  void add(Json line) {
+    if (format_ == "json") {
+      lines_.push_back(std::move(line));
+      return;
+    }
+    if (format_ == "jsonl") {
+      fmt::print("{}\n", to_text(line));
+    } else if (format_ == "csv") {
+      if (!begun_) fmt::print("{}\n", fmt::join(kColumns, ","));
+      print_csv_row(line);
+    } else {
+      if (!begun_)
+        fmt::print(
+            "| model | tier | dtype | path | batch | test | t/s | ms a step | weights | state | of read bandwidth |\n"
+            "|---|---|---|---|---:|---:|---:|---:|---:|---:|---:|\n");
+      print_markdown_row(line);
+    }
+    begun_ = true;
+    std::fflush(stdout);
+  }
+
+  void finish() const {
+    if (format_ == "json") fmt::print("{}\n", to_text(lines_, 2));
+  }
+
+ private:
+  std::string format_;
+  bool begun_ = false;
+  Json lines_ = Json::array();
+};
 
 // Plain decoding and decoding with drafts, a line for each draft.
 void run_drafts(const BenchDecodeOptions& o, OpenDevice& device, const StoredModel& model) {
-  if (o.output == "csv") fail(ErrorKind::Usage, "bench decode: --draft prints md or json, not csv");
   Engine engine(model, device.stream, o.engine());
   Json lines = Json::array();
   for (const auto& name : o.tiers) {
     const auto tier = find_tier(model_of_run(o.model), model.config(), name);
     for (const Index depth : o.depths) {
-      for (const auto& found : measure_drafts(
-               o.draft, engine, tier,
-               {.model = o.model, .depth = depth, .steps = o.bench.steps, .repetitions = o.bench.repetitions})) {
-        Json line = common_fields(o, device, model, tier);
-        line.update(found);
-        lines.push_back(std::move(line));
+      for (const int steps : o.steps) {
+        const DraftedText text{.model = o.model, .depth = depth, .steps = steps, .repetitions = o.bench.repetitions};
+        for (const auto& found : measure_drafts(o.draft, engine, tier, text)) {
+          Json line = common_fields(o, device, model, tier);
+          line.update(found);
+          lines.push_back(std::move(line));
+        }
       }
     }
   }
@@ -147,77 +198,88 @@ void run_drafts(const BenchDecodeOptions& o, OpenDevice& device, const StoredMod
     print_drafts(lines);
 }
 
-void print_csv(const Json& lines) {
-  const std::vector<std::string> keys = {
-      "model",   "device", "tier",      "dtype",     "path",        "n_prompt",       "n_gen",   "n_depth",
-      "n_batch", "avg_ts", "stddev_ts", "decode_ms", "state_bytes", "bytes_per_step", "weights", "weight_bytes"};
-  fmt::print("{}\n", fmt::join(keys, ","));
-  for (const auto& line : lines) {
-    std::vector<std::string> cells;
-    for (const auto& key : keys) cells.push_back(line.contains(key) ? to_text(line[key]) : "");
-    fmt::print("{}\n", fmt::join(cells, ","));
-  }
-}
-
 // Adds a line for each measurement of one model.
-void measure_model(BenchDecodeOptions& o, OpenDevice& device, const StoredModel& model, double read_rate, Json& lines) {
+void measure_model(const BenchDecodeOptions& o, OpenDevice& device, const StoredModel& model, double read_bandwidth,
+                   Results& results) {
   std::vector<std::vector<Tier>> groups;
   for (const auto& name : o.tiers) {
     const auto tier = find_tier(model_of_run(o.model), model.config(), name);
-    for (const Index length : o.prompts) lines.push_back(measure_prompt(o, device, model, tier, length));
+    for (const Index depth : o.depths) {
+      for (const Index length : o.prompts) {
+        const PrefillBench bench{.tokens = length, .depth = depth, .all_logits = false, .runs = o.bench.repetitions};
+        results.add(measure_prompt(o, device, model, tier, bench));
+      }
+    }
     if (o.mixed && !groups.empty())
       groups[0].push_back(tier);
     else
       groups.push_back({tier});
   }
+  auto bench = o.bench;
   for (const auto& tiers : groups) {
     for (const Index depth : o.depths) {
-      for (const Index batch : o.batches) {
-        log::detail("bench decode: {} in {}, {}, context {}, batch {}", o.model,
-                    matrix_format_name(matrix_format(model.config())), tiers[0].name, depth, batch);
-        o.bench.depth = depth;
-        o.bench.batch = batch;
-        lines.push_back(measure_steps(o, device, model, tiers, read_rate));
+      for (const int steps : o.steps) {
+        for (const Index batch : o.batches) {
+          log::detail("bench decode: {} in {}, {}, context {}, batch {}", o.model,
+                      matrix_format_name(matrix_format(model.config())), tiers[0].name, depth, batch);
+          bench.depth = depth;
+          bench.steps = steps;
+          bench.batch = batch;
+          results.add(measure_steps(o, device, model, tiers, bench, read_bandwidth));
+        }
       }
     }
   }
 }
 
 // Launches are timed one by one, which a recording does not allow.
-void profile_steps(BenchDecodeOptions o, OpenDevice& device, const StoredModel& model) {
+void profile_steps(const BenchDecodeOptions& o, OpenDevice& device, const StoredModel& model) {
   auto options = o.engine();
   options.eager = true;
-  o.bench.warmup = 2;
-  o.bench.steps = 8;
-  o.bench.repetitions = 1;
+  const DecodingBench bench{
+      .batch = o.batches.back(), .depth = o.depths.back(), .warmup = 2, .steps = 8, .repetitions = 1};
   ProfiledScope profile(device.stream);
   measure_decoding(model, find_tier(model_of_run(o.model), model.config(), o.tiers.back()), device.stream, options,
-                   o.bench);
+                   bench);
   print_profile(profile.lines());
+}
+
+// As for llama-bench, a length of 0 leaves its test out.
+void leave_out_empty(BenchDecodeOptions& o) {
+  std::erase(o.prompts, 0);
+  std::erase(o.steps, 0);
+  if (!o.steps.empty()) return;
+  const bool needs_steps = o.profile || !o.draft.drafts.empty();
+  if (needs_steps || o.prompts.empty())
+    fail(ErrorKind::Usage, "bench decode: no steps are left to time; give -n a number above 0{}",
+         needs_steps ? "" : ", or -p");
+}
+
+void check_drafts(const BenchDecodeOptions& o) {
+  if (o.formats.size() > 1) fail(ErrorKind::Usage, "bench decode: --draft takes one --dtype");
+  if (o.output != "json" && o.output != "md")
+    fail(ErrorKind::Usage, "bench decode: --draft prints md or json, not {}", o.output);
+  if (std::ranges::find(o.depths, 0) != o.depths.end())
+    fail(ErrorKind::Usage, "bench decode: --draft goes on from a text; give -d a number above 0");
 }
 
 void run(BenchDecodeOptions o) {
   if (o.json) o.output = "json";
+  leave_out_empty(o);
+  const bool drafts = !o.draft.drafts.empty();
+  if (drafts) check_drafts(o);
   OpenDevice device(o.device);
   const auto stored = open_bench_model(o.model);
   // The model in each format of --dtype, or as it is stored.
   const auto model_in = [&](std::size_t i) {
     return o.formats.empty() ? stored : stored.stored_as(parse_matrix_format(o.formats[i]));
   };
+  if (drafts) return run_drafts(o, device, model_in(0));
   const auto count = std::max<std::size_t>(1, o.formats.size());
-  if (!o.draft.drafts.empty()) {
-    if (count > 1) fail(ErrorKind::Usage, "bench decode: --draft takes one --dtype");
-    return run_drafts(o, device, model_in(0));
-  }
-  const double read_rate = measure_read_rate(device.stream);
-  Json lines = Json::array();
-  for (std::size_t i = 0; i < count; ++i) measure_model(o, device, model_in(i), read_rate, lines);
-  if (o.output == "json")
-    fmt::print("{}\n", to_text(lines, 2));
-  else if (o.output == "csv")
-    print_csv(lines);
-  else
-    print_markdown(lines);
+  const double read_bandwidth = o.steps.empty() ? 0 : measure_read_bandwidth(device.stream);
+  Results results(o.output);
+  for (std::size_t i = 0; i < count; ++i) measure_model(o, device, model_in(i), read_bandwidth, results);
+  results.finish();
   if (o.profile) profile_steps(o, device, model_in(count - 1));
 }
 
@@ -238,10 +300,12 @@ void add_bench_decode(Verb& verb) {
                    "matrices in bf16, q8, fp8 or q4, as export writes them, instead of as stored; several by commas")
       ->delimiter(',')
       ->one_of({"bf16", "q8", "fp8", "q4"});
-  add_number(*kind, "-p,--n-prompt", o->prompts, "also reads prompts of these lengths", 1, Index{1} << 30)
+  add_number(*kind, "-p,--n-prompt", o->prompts, "also times prompts of these lengths; 0 for none", 0, Index{1} << 30)
       ->delimiter(',');
-  add_number(*kind, "-n,--steps", o->bench.steps, "timed steps", 1, 1 << 20)->capture_default_str();
-  add_number(*kind, "-d,--depth", o->depths, "tokens read before", 1, Index{1} << 30)
+  add_number(*kind, "-n,--steps,--n-gen", o->steps, "timed steps; 0 for none", 0, 1 << 20)
+      ->delimiter(',')
+      ->capture_default_str();
+  add_number(*kind, "-d,--depth,--n-depth", o->depths, "tokens read before the timed ones", 0, Index{1} << 30)
       ->delimiter(',')
       ->capture_default_str();
   add_number(*kind, "-b,--batch-size", o->batches, "sequences at once", 1, 1 << 16)
@@ -250,7 +314,9 @@ void add_bench_decode(Verb& verb) {
   add_number(*kind, "-r,--repetitions", o->bench.repetitions, "of the timed steps; the median counts", 1, 1 << 16)
       ->capture_default_str();
   add_number(*kind, "--warmup", o->bench.warmup, "steps before the first timed one", 0, 1 << 20)->capture_default_str();
-  kind->add_option("-o,--output", o->output, "md, json or csv")->one_of({"md", "json", "csv"})->capture_default_str();
+  kind->add_option("-o,--output", o->output, "md, csv, jsonl or json; all but json print each line at once")
+      ->one_of({"md", "csv", "jsonl", "json"})
+      ->capture_default_str();
   kind->add_flag("--json", o->json, "print JSON");
   kind->add_flag("--mixed", o->mixed, "the tiers of --tier in turn in one batch, instead of one after the other");
   o->draft.add_to(*kind);
@@ -262,7 +328,8 @@ void add_bench_decode(Verb& verb) {
   kind->callback([o] { run(*o); });
   kind->footer(
       "Example: essh bench decode 1.5b --device cuda -b 1,16,128 -o md\n"
-      "         essh bench decode 1.5b --device cuda --dtype bf16,q8,fp8,q4");
+      "         essh bench decode 1.5b --device cuda --dtype bf16,q8,fp8,q4\n"
+      "         essh bench decode runs/tiny --tier T1,T4,full -p 512 -n 128 -d 0 -o jsonl");
 }
 
 }  // namespace essh::verbs

@@ -14,6 +14,8 @@ namespace essh::verbs {
 StoredModel open_bench_model(const std::string& name);
 // The "provenance" of a result for this model on random tokens.
 Json bench_provenance(const std::string& name, const StoredModel& model, std::uint64_t seed);
+// A value as a cell of a CSV line.
+std::string csv_cell(const Json& value);
 void print_profile(const std::vector<ProfiledScope::Line>& lines);
 
 void add_bench_decode(Verb& verb);

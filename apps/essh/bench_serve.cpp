@@ -197,9 +197,9 @@ void print_load_csv(const Json& lines) {
   fmt::print("{}\n", fmt::join(cells, ","));
   for (const auto& line : lines) {
     cells.clear();
-    for (const auto& key : plain) cells.push_back(to_text(line[key]));
+    for (const auto& key : plain) cells.push_back(csv_cell(line[key]));
     for (const auto& name : spread) {
-      for (const char* share : {"p50", "p90", "p99"}) cells.push_back(to_text(line[name][share]));
+      for (const char* share : {"p50", "p90", "p99"}) cells.push_back(csv_cell(line[name][share]));
     }
     fmt::print("{}\n", fmt::join(cells, ","));
   }

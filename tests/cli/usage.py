@@ -64,18 +64,21 @@ class Usage(unittest.TestCase):
         checked = 0
         for verb in all_verbs():
             text = essh(*verb, "--help").stdout.decode()
-            for name, kind, rest in re.findall(r"(--[a-z-]+) (INT|UINT|FLOAT)(\S*)", text):
+            for names, kind, rest in re.findall(r"((?:--?[a-z-]+,)*--[a-z-]+) (INT|UINT|FLOAT)(\S*)", text):
                 checked += 1
-                with self.subTest(verb=verb, option=name):
+                first, *others = [name for name in names.split(",") if name.startswith("--")]
+                for other in others:
+                    self.assertIn(first.encode(), essh(*verb, f"{other}=nan").stderr)
+                with self.subTest(verb=verb, option=first):
                     self.assertRegex(rest, r"^:", "a number without a range")
                     for value in ("nan", "inf", "-inf", "1e999", "-99999999999999999999", "99999999999999999999999", "0x10", "5x", ""):
-                        result = essh(*verb, f"{name}={value}")
+                        result = essh(*verb, f"{first}={value}")
                         self.assertEqual(result.returncode, EXIT_USAGE, (value, result.stderr))
-                        self.assertIn(name.encode(), result.stderr)
+                        self.assertIn(first.encode(), result.stderr)
         self.assertGreater(checked, 40)
 
     def test_benchmarks_refuse_nothing_to_measure(self):
-        for arguments in (["decode", "tiny", "--steps", "0"], ["decode", "tiny", "--depth", "0"], ["prefill", "tiny", "--lengths", "64,-5"],
+        for arguments in (["decode", "tiny", "--repetitions", "0"], ["decode", "tiny", "--batch-size", "1,0"], ["prefill", "tiny", "--lengths", "64,-5"],
                           ["prefill", "tiny", "--piece", "0"], ["train", "tiny", "--steps", "0"], ["train", "tiny", "--context", "0"],
                           ["train", "tiny", "--micro-batch", "-1"]):
             with self.subTest(arguments=arguments):

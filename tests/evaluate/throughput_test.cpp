@@ -59,12 +59,32 @@ TEST(MeasurePrefill, ReadsThePromptAsOftenAsAskedFor) {
   const auto tier = find_tier(config, "T1");
   for (const bool all : {true, false}) {
     for (const Index piece : {7, 64}) {
-      const auto rates = measure_prefill(family, tier, stream, {},
+      const auto found = measure_prefill(family, tier, stream, {},
                                          {.tokens = 40, .piece = piece, .all_logits = all, .warmup = 0, .runs = 1});
-      ASSERT_EQ(rates.samples.size(), 1u) << "one run is one run, however short";
-      EXPECT_GT(rates.mean(), 0);
+      ASSERT_EQ(found.rates.samples.size(), 1u) << "one run is one run, however short";
+      EXPECT_GT(found.rates.mean(), 0);
     }
   }
+}
+
+// A prompt of 40 tokens after 1000 leaves the state of one of 1040, and every run begins after the 1000.
+TEST(MeasurePrefill, GoesOnFromItsDepth) {
+  auto stream = cpu_stream(2);
+  auto config = small_family();
+  config.layer_types = {"spectral", "full_attention"};
+  config.full_attention = {.num_attention_heads = 1, .head_dim = 32};
+  LoadedModel model{config, Parameters<float>(config)};
+  initialise(model.parameters, config, 3);
+  const StoredModel family(std::move(model));
+  const auto tier = find_tier(config, "T1");
+  const auto state_bytes = [&](Index depth, Index tokens, int runs) {
+    const auto found = measure_prefill(family, tier, stream, {}, {.tokens = tokens, .depth = depth, .runs = runs});
+    EXPECT_GE(std::ssize(found.rates.samples), runs);
+    return found.state_bytes;
+  };
+  const auto after = state_bytes(1000, 40, 5);
+  EXPECT_EQ(after, state_bytes(0, 1040, 1));
+  EXPECT_GT(after, state_bytes(0, 40, 1));
 }
 
 // The bench runs the micro-batches that the sampler draws for the same steps; the teacher runs only for reduced

@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "essh/base/clock.h"
+#include "essh/base/memory_reader.h"
 #include "essh/base/rng.h"
 #include "essh/kernels/clear.h"
 #include "essh/kernels/square_sum.h"
@@ -16,8 +17,9 @@ namespace essh {
 namespace {
 using Clock = std::chrono::steady_clock;
 
-// Recurrent state is read and written; of a cache, the visible rows are read.
-double state_traffic(const ModelConfig& config, const StateFormats& formats, Index depth) {
+// Of a timed step, on average. Recurrent state is read and written; of a cache, the visible rows are read.
+double state_traffic(const ModelConfig& config, const StateFormats& formats, const DecodingBench& bench) {
+  const Index depth = bench.depth + bench.warmup + (bench.repetitions * Index{bench.steps} + 1) / 2;
   double bytes = 0;
   for (const auto& part : model_state(config, formats)) {
     const auto row = static_cast<double>(stored_bytes(part.format, part.columns));
@@ -33,6 +35,12 @@ StateFormats formats_of(const Engine& engine, const EngineOptions& options) {
   return {.rows = engine.precision() == Precision::BFloat16 ? Format::BF16 : Format::F32,
           .coded_windows = options.fp8_windows,
           .narrow_states = options.bf16_states};
+}
+
+void read(Engine& engine, Slot slot, std::span<const std::int32_t> tokens) {
+  if (tokens.empty()) return;
+  const Chunk chunk{.slot = slot, .tokens = tokens, .wanted = Wanted::Nothing};
+  engine.run({&chunk, 1});
 }
 
 }  // namespace
@@ -53,7 +61,7 @@ double DecodingRates::deviation_ms() const {
 
 DecodingRates measure_decoding(const StoredModel& model, const Tier& tier, Stream& stream, EngineOptions engine_options,
                                const DecodingBench& bench) {
-  ESSH_ASSERT(bench.batch > 0 && bench.depth > 0 && bench.steps > 0 && bench.repetitions > 0);
+  ESSH_ASSERT(bench.batch > 0 && bench.depth >= 0 && bench.steps > 0 && bench.repetitions > 0);
   // On a GPU an engine packs the weights of a tier anyway.
   const bool packed = stream.device() != Device::Cpu && tier.capacity == full_capacity(model.config());
   Engine engine(packed ? model : model.cut(tier.capacity), stream, engine_options);
@@ -66,8 +74,7 @@ DecodingRates measure_decoding(const StoredModel& model, const Tier& tier, Strea
   std::ranges::generate(prompt, random_token);
   // All sequences are copies of one: speed does not depend on their tokens.
   std::vector<Slot> slots = {engine.open(alone)};
-  const Chunk chunk{.slot = slots[0], .tokens = prompt, .wanted = Wanted::Nothing};
-  engine.run({&chunk, 1});
+  read(engine, slots[0], prompt);
   while (std::ssize(slots) < bench.batch) slots.push_back(engine.fork(slots[0]));
   for (std::size_t i = 0; i < slots.size(); ++i) first.push_back(random_token());
 
@@ -81,15 +88,15 @@ DecodingRates measure_decoding(const StoredModel& model, const Tier& tier, Strea
   }
   result.weights = engine.step_weights(alone, bench.batch);
   result.state_bytes = engine.state_bytes(slots[0]);
-  result.moved_bytes = static_cast<double>(result.weights.bytes) +
-                       static_cast<double>(bench.batch) *
-                           state_traffic(engine.config(), formats_of(engine, engine_options), bench.depth);
+  result.moved_bytes =
+      static_cast<double>(result.weights.bytes) +
+      static_cast<double>(bench.batch) * state_traffic(engine.config(), formats_of(engine, engine_options), bench);
   return result;
 }
 
 DecodingRates measure_mixed_decoding(const StoredModel& model, const std::vector<Tier>& tiers, Stream& stream,
                                      EngineOptions engine_options, const DecodingBench& bench) {
-  ESSH_ASSERT(!tiers.empty() && bench.batch > 0 && bench.depth > 0 && bench.steps > 0 && bench.repetitions > 0);
+  ESSH_ASSERT(!tiers.empty() && bench.batch > 0 && bench.depth >= 0 && bench.steps > 0 && bench.repetitions > 0);
   engine_options.mixed_tiers = true;
   Engine engine(model, stream, engine_options);
   const auto formats = formats_of(engine, engine_options);
@@ -105,16 +112,15 @@ DecodingRates measure_mixed_decoding(const StoredModel& model, const std::vector
       slots.push_back(engine.fork(slots[t]));
     } else {
       slots.push_back(engine.open(tiers[t]));
-      const Chunk chunk{.slot = slots.back(), .tokens = prompt, .wanted = Wanted::Nothing};
-      engine.run({&chunk, 1});
+      read(engine, slots.back(), prompt);
       const auto weights = engine.step_weights(tiers[t], bench.batch);
       if (weights.bytes > result.weights.bytes) result.weights = weights;
     }
     result.state_bytes += engine.state_bytes(slots.back()) / static_cast<std::size_t>(bench.batch);
-    result.moved_bytes += state_traffic(slice(model.config(), tiers[t].capacity), formats, bench.depth);
+    result.moved_bytes += state_traffic(slice(model.config(), tiers[t].capacity), formats, bench);
   }
   result.moved_bytes += static_cast<double>(result.weights.bytes);
-  std::vector<std::int32_t> last(slots.size(), prompt[0]);
+  std::vector<std::int32_t> last(slots.size(), 0);
   std::vector<Chunk> chunks;
   for (std::size_t b = 0; b < slots.size(); ++b)
     chunks.push_back({.slot = slots[b], .tokens = {&last[b], 1}, .wanted = Wanted::Token});
@@ -134,8 +140,8 @@ DecodingRates measure_mixed_decoding(const StoredModel& model, const std::vector
   return result;
 }
 
-double measure_read_rate(Stream& stream) {
-  if (stream.device() == Device::Cpu) return 0;
+double measure_read_bandwidth(Stream& stream) {
+  if (auto* const cpu = stream.cpu()) return measure_read_bandwidth(cpu->pool()).bytes_per_second;
   constexpr Index kElements = Index{1} << 29;
   constexpr int kPasses = 10;
   const Array<float> memory(stream.device(), kElements, "memory that is read");

@@ -9,7 +9,7 @@ namespace essh {
 // the argmax of the previous step and stays on the device.
 struct DecodingBench {
   Index batch = 1;
-  Index depth = 2048;
+  Index depth = 2048;  // 0: the timed tokens are the first
   int warmup = 50, steps = 200;
   int repetitions = 3;
 };
@@ -18,7 +18,7 @@ struct DecodingRates {
   std::vector<double> step_ms;  // by repetition: mean over its steps
   StepWeights weights;          // as a step reads them
   std::size_t state_bytes = 0;  // of one sequence
-  // Bytes that a step moves: the weights, and the reads and writes of every sequence's state.
+  // Bytes that a timed step moves on average: the weights, and the reads and writes of every sequence's state.
   double moved_bytes = 0;
 
   double median_ms() const;
@@ -32,7 +32,7 @@ DecodingRates measure_decoding(const StoredModel& model, const Tier& tier, Strea
 DecodingRates measure_mixed_decoding(const StoredModel& model, const std::vector<Tier>& tiers, Stream& stream,
                                      EngineOptions engine, const DecodingBench& bench);
 
-// Read bandwidth of the device in bytes per second, over a large array; best of a few passes. 0 on the CPU.
-double measure_read_rate(Stream& stream);
+// Read bandwidth of the device in bytes per second, over a large array; best of a few passes. 0 if memory is too short.
+double measure_read_bandwidth(Stream& stream);
 
 }  // namespace essh

@@ -147,37 +147,46 @@ TrainingRates measure_training(const ModelConfig& config, Stream& stream, Precis
   return half ? train<BFloat16>(config, stream, bench) : train<float>(config, stream, bench);
 }
 
-Rates measure_prefill(const StoredModel& model, const Tier& tier, Stream& stream, EngineOptions engine_options,
-                      const PrefillBench& bench) {
-  const auto rows = random_rows(1, bench.tokens, model.config().vocab_size, kThroughputSeed);
+PrefillRates measure_prefill(const StoredModel& model, const Tier& tier, Stream& stream, EngineOptions engine_options,
+                             const PrefillBench& bench) {
+  const auto rows = random_rows(1, bench.depth + bench.tokens, model.config().vocab_size, kThroughputSeed);
+  const auto tokens = std::span(rows.inputs).subspan(static_cast<std::size_t>(bench.depth));
   engine_options.piece = bench.piece;
   Engine engine(model, stream, engine_options);
-  const Chunk prompt{
-      .slot = engine.open(tier), .tokens = rows.inputs, .wanted = bench.all_logits ? Wanted::Dropped : Wanted::Last};
+  const Slot begun = engine.open(tier);
+  if (bench.depth > 0) {
+    const Chunk before{.slot = begun,
+                       .tokens = std::span(rows.inputs).first(static_cast<std::size_t>(bench.depth)),
+                       .wanted = Wanted::Nothing};
+    engine.run({&before, 1});
+  }
   Outputs outputs;
   // An idle GPU takes far longer than a short prompt to reach its clock.
   constexpr double kWarmSeconds = 0.5, kTimedSeconds = 0.25;
-  Rates rates;
+  PrefillRates result;
+  auto& samples = result.rates.samples;
   double warm = 0, timed = 0;
   const auto is_warm = [&](int calls) { return calls >= bench.warmup && (bench.warmup == 0 || warm >= kWarmSeconds); };
-  const auto enough = [&] {
-    return std::ssize(rates.samples) >= bench.runs && (bench.runs == 1 || timed >= kTimedSeconds);
-  };
+  const auto enough = [&] { return std::ssize(samples) >= bench.runs && (bench.runs == 1 || timed >= kTimedSeconds); };
   for (int call = 0; !enough(); ++call) {
+    const Slot slot = bench.depth > 0 ? engine.fork(begun) : begun;
+    const Chunk prompt{.slot = slot, .tokens = tokens, .wanted = bench.all_logits ? Wanted::Dropped : Wanted::Last};
     stream.wait();
     const auto start = Clock::now();
-    engine.reset(prompt.slot);
+    if (bench.depth == 0) engine.reset(slot);
     engine.run({&prompt, 1}, outputs);
     stream.wait();
     const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
+    result.state_bytes = engine.state_bytes(slot);
+    if (bench.depth > 0) engine.close(slot);
     if (is_warm(call)) {
       timed += seconds;
-      rates.samples.push_back(static_cast<double>(bench.tokens) / seconds);
+      samples.push_back(static_cast<double>(bench.tokens) / seconds);
     } else if (call > 0) {  // the first call allocates memory and autotunes
       warm += seconds;
     }
   }
-  return rates;
+  return result;
 }
 
 }  // namespace essh

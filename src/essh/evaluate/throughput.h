@@ -50,14 +50,20 @@ TrainingRates measure_training(const ModelConfig& config, Stream& stream, Precis
 
 struct PrefillBench {
   Index tokens = 2048;
+  Index depth = 0;  // tokens before them, not timed
   // Tokens in one pass.
   Index piece = 8192;
   // Logits of every position, a few at a time and discarded, or of the last position only.
   bool all_logits = true;
   int warmup = 3, runs = 5;
 };
+struct PrefillRates {
+  Rates rates;
+  std::size_t state_bytes = 0;  // after the prompt
+};
+
 // Rates of reading a prompt into recurrent state and window, batch 1.
-Rates measure_prefill(const StoredModel& model, const Tier& tier, Stream& stream, EngineOptions engine,
-                      const PrefillBench& bench);
+PrefillRates measure_prefill(const StoredModel& model, const Tier& tier, Stream& stream, EngineOptions engine,
+                             const PrefillBench& bench);
 
 }  // namespace essh
