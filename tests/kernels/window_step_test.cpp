@@ -202,5 +202,50 @@ TYPED_TEST(WindowStepTest, BitsDoNotDependOnTheTeam) {
   expect_same_bits_for_any_team([&](cpu::Stream& stream) { return std::vector{p.step_by_step(stream, 9, 9)}; });
 }
 
+// More rows than one task scores, and heads that teams divide unevenly: six query heads of three kv heads.
+TYPED_TEST(WindowStepTest, LongWindowsAgreeWithTheDefinition) {
+  using T = TypeParam;
+  constexpr Index kWindow = 150, kRows = 163, kPosition = 400, kWidth = 3 * kHeadDim;
+  for (const Index sequences : {1, 2}) {
+    Rng rng(7);
+    StridedMatrix<T> q(sequences, 2 * kWidth), k(sequences, kWidth), v(k);
+    // The rows that a step sees in order, the new one last.
+    StridedMatrix<T> keys(sequences * kWindow, kWidth), values(keys);
+    for (auto* m : {&q, &k, &v, &keys, &values}) m->normal(rng, 1.5);
+    Caches<T> caches(sequences, kRows, kWidth);
+    for (Index b = 0; b < sequences; ++b) {
+      for (Index i = 0; i < kWindow; ++i) {
+        T *key = keys.view.row(b * kWindow + i), *value = values.view.row(b * kWindow + i);
+        const Index row = (kPosition - kWindow + 1 + i) % kRows;
+        std::copy_n(i + 1 < kWindow ? key : k.view.row(b), kWidth, i + 1 < kWindow ? caches.key(b, row) : key);
+        std::copy_n(i + 1 < kWindow ? value : v.view.row(b), kWidth, i + 1 < kWindow ? caches.value(b, row) : value);
+      }
+    }
+    const std::vector<Index> positions(static_cast<std::size_t>(sequences), kPosition);
+    const auto result = [&](cpu::Stream& stream) {
+      StridedMatrix<T> out(q);
+      step<T>(stream, caches, kWindow, kRows, q.view, k.view, v.view, positions, out.view);
+      EXPECT_TRUE(out.gap_is_intact());
+      return std::vector{out};
+    };
+    expect_same_bits_for_any_team(result);
+    cpu::Stream stream(2);
+    const auto out = result(stream)[0];
+    for (Index b = 0; b < sequences; ++b) {
+      for (Index h = 0; h < 6; ++h) {
+        std::vector<std::vector<double>> seen_keys, seen_values;
+        for (Index i = b * kWindow; i < (b + 1) * kWindow; ++i) {
+          seen_keys.push_back(keys.row(i, h / 2 * kHeadDim, kHeadDim));
+          seen_values.push_back(values.row(i, h / 2 * kHeadDim, kHeadDim));
+        }
+        const auto exact = reference::window_attention({q.row(b, h * kHeadDim, kHeadDim)}, seen_keys, seen_values,
+                                                       kWindow - 1, kWindow);
+        for (Index i = 0; i < kHeadDim; ++i)
+          expect_close(out.view(b, h * kHeadDim + i), exact.out[0][static_cast<std::size_t>(i)], "out", 2);
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace essh

@@ -122,6 +122,11 @@ inline auto concatenate(V low, V high, std::index_sequence<Lane...>) {
   return __builtin_shufflevector(low, high, Lane...);
 }
 
+template <class V, std::size_t... Lane>
+inline auto halves(V v, std::index_sequence<Lane...>) {
+  return std::pair(__builtin_shufflevector(v, v, Lane...), __builtin_shufflevector(v, v, (Lane + sizeof...(Lane))...));
+}
+
 // Source index of element i of an unpack; `Width` elements are 16 bytes, within which unpack instructions interleave.
 template <bool High, std::size_t Width, std::size_t Count>
 constexpr std::size_t unpacked(std::size_t i) {
