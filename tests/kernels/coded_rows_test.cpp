@@ -64,7 +64,7 @@ TEST(CodedRows, EveryElementIsWithinItsBound) {
 TEST(CodedRows, AWindowStepReadsAndWritesThem) {
   cpu::Stream stream(2);
   Rng rng(5);
-  const Index heads = 4, kv_heads = 2, head_dim = 8, window = 6, ring = 9, width = kv_heads * head_dim;
+  const Index heads = 4, kv_heads = 2, head_dim = 8, window = 100, ring = 103, width = kv_heads * head_dim;
   const Index bytes = coded_row_bytes(width, head_dim);
   StridedMatrix<double> keys(ring, width, 0), values(ring, width, 0), q(1, heads * head_dim), k(1, width), v(1, width);
   std::vector<std::byte> coded[2];
@@ -74,7 +74,7 @@ TEST(CodedRows, AWindowStepReadsAndWritesThem) {
     run(stream, StoreCodedRows<double>{.head_dim = head_dim, .from = rows.normal(rng).view, .to = coded[i].data()});
     run(stream, LoadCodedRows<double>{.head_dim = head_dim, .from = coded[i].data(), .to = rows.view});
   }
-  for (Index position = 0; position < 30; ++position) {
+  for (Index position = 0; position < 250; ++position) {
     StridedMatrix<double> plain_out(1, heads * head_dim), coded_out(1, heads * head_dim);
     q.normal(rng);
     k.normal(rng);
@@ -85,7 +85,7 @@ TEST(CodedRows, AWindowStepReadsAndWritesThem) {
     WindowStep<double> op{.head_dim = head_dim,
                           .window = window,
                           .rows = ring,
-                          .longest = 30,
+                          .longest = 250,
                           .q = q.view,
                           .k = k.view,
                           .v = v.view,
