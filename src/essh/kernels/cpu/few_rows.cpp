@@ -132,17 +132,11 @@ void multiply(Stream& stream, int thread, Matrix<const T> x, const Panel& panel,
         result.finish(r + i, panel.column + panel.fresh, count, sums + i * kPanel<T> + panel.fresh - panel.first);
       r += Rows;
     };
-    const Index left = x.rows - r;
-    if (left >= kTogether)
-      take.template operator()<kTogether>();
-    else if (left >= 4)
-      take.template operator()<4>();
-    else if (left == 3)
-      take.template operator()<3>();
-    else if (left == 2)
-      take.template operator()<2>();
-    else
-      take.template operator()<1>();
+    const Index left = std::min<Index>(kTogether, x.rows - r);
+    // As many as are left, if the sums fit in the registers.
+    unrolled<kTogether>([&](auto more) {
+      if (left == more() + 1) take.template operator()<more() + 1>();
+    });
   }
 }
 
