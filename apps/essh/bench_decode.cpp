@@ -311,7 +311,8 @@ void add_bench_decode(Verb& verb) {
   add_number(*kind, "-b,--batch-size", o->batches, "sequences at once", 1, 1 << 16)
       ->delimiter(',')
       ->capture_default_str();
-  add_number(*kind, "-r,--repetitions", o->bench.repetitions, "of the timed steps; the median counts", 1, 1 << 16)
+  add_number(*kind, "-r,--repetitions", o->bench.repetitions,
+             "of the timed steps: milliseconds are the median, t/s the mean", 1, 1 << 16)
       ->capture_default_str();
   add_number(*kind, "--warmup", o->bench.warmup, "steps before the first timed one", 0, 1 << 20)->capture_default_str();
   kind->add_option("-o,--output", o->output, "md, csv, jsonl or json; all but json print each line at once")

@@ -7,7 +7,7 @@
 
 namespace essh {
 
-// Memory that all threads of a pool read, larger than the caches where there is room for it.
+// A buffer that all threads of a pool read: twice the last-level cache, 256 MB to 1 GB, less if memory is scarce.
 class MemoryReader {
  public:
   explicit MemoryReader(ThreadPool& pool);

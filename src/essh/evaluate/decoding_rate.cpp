@@ -2,8 +2,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cmath>
-#include <numeric>
 
 #include "essh/base/clock.h"
 #include "essh/base/memory_reader.h"
@@ -49,14 +47,6 @@ double DecodingRates::median_ms() const {
   auto sorted = step_ms;
   std::ranges::sort(sorted);
   return sorted[sorted.size() / 2];
-}
-
-double DecodingRates::deviation_ms() const {
-  const auto count = static_cast<double>(step_ms.size());
-  const double mean = std::accumulate(step_ms.begin(), step_ms.end(), 0.0) / count;
-  double squares = 0;
-  for (const double x : step_ms) squares += (x - mean) * (x - mean);
-  return count > 1 ? std::sqrt(squares / (count - 1)) : 0;
 }
 
 DecodingRates measure_decoding(const StoredModel& model, const Tier& tier, Stream& stream, EngineOptions engine_options,

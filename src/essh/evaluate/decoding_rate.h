@@ -22,7 +22,6 @@ struct DecodingRates {
   double moved_bytes = 0;
 
   double median_ms() const;
-  double deviation_ms() const;
 };
 
 DecodingRates measure_decoding(const StoredModel& model, const Tier& tier, Stream& stream, EngineOptions engine,
@@ -32,7 +31,8 @@ DecodingRates measure_decoding(const StoredModel& model, const Tier& tier, Strea
 DecodingRates measure_mixed_decoding(const StoredModel& model, const std::vector<Tier>& tiers, Stream& stream,
                                      EngineOptions engine, const DecodingBench& bench);
 
-// Read bandwidth of the device in bytes per second, over a large array; best of a few passes. 0 if memory is too short.
+// Read bandwidth of the device in bytes per second, over a large array; best of a few passes. 0 if too
+// little memory is available.
 double measure_read_bandwidth(Stream& stream);
 
 }  // namespace essh

@@ -1,7 +1,6 @@
 #pragma once
 #include <algorithm>
 #include <cmath>
-#include <span>
 
 #include "essh/kernels/cpu/reduce.h"
 #include "essh/kernels/cpu/small_gemm.h"
@@ -26,7 +25,7 @@ T softmax_row(T* scores, Index columns, Index begin, Index end, T scale) {
   return top + std::log(total);
 }
 
-// Starts to load one head's columns of rows [begin, end) of a matrix, as far as there are such rows.
+// Prefetches rows [begin, end) of a matrix, as far as it has them.
 template <class T>
 void prefetch_rows(Matrix<const T> m, Index begin, Index end) {
   constexpr Index kLine = 64 / static_cast<Index>(sizeof(T));
@@ -35,35 +34,22 @@ void prefetch_rows(Matrix<const T> m, Index begin, Index end) {
   }
 }
 
-// Keys and values of consecutive positions, one head's columns of each.
+// out = the attention of one query over rows of keys and values, one head's columns of each. `scores` has room for one
+// number per row. Returns the log of the softmax denominator.
 template <class T>
-struct KeyValueRows {
-  Matrix<const T> keys, values;
-};
-
-// out = the attention of one query over the rows of all pieces, in order; the division into pieces does not change a
-// bit. `scores` has room for one number per row. Returns the log of the softmax denominator.
-template <class T>
-T attend_row(const T* q, std::span<const KeyValueRows<T>> pieces, T* scores, T* out) {
+T attend_row(const T* q, Matrix<const T> keys, Matrix<const T> values, T* scores, T* out) {
   constexpr Index kAhead = 16, kBlock = 8;
-  const Index dim = pieces[0].keys.cols;
+  const Index dim = keys.cols, count = keys.rows;
   const T scale = T(1) / std::sqrt(static_cast<T>(dim));
-  Index count = 0;
-  for (const auto& [keys, values] : pieces) {
-    for (Index r = 0; r < keys.rows; ++r) {
-      prefetch_rows(keys, r + kAhead, r + kAhead + 1);
-      scores[count++] = dot(dim, q, keys.row(r));
-    }
+  for (Index r = 0; r < count; ++r) {
+    prefetch_rows(keys, r + kAhead, r + kAhead + 1);
+    scores[r] = dot(dim, q, keys.row(r));
   }
   const T log_sum = softmax_row(scores, count, 0, count, scale);
   std::fill_n(out, dim, T(0));
-  for (const auto& [keys, values] : pieces) {
-    for (Index r = 0; r < values.rows; r += kBlock) {
-      const Index rows = std::min(kBlock, values.rows - r);
-      prefetch_rows(values, r + kAhead, r + kAhead + kBlock);
-      add_product<T>(1, dim, rows, {scores, 0, 1}, values.row(r), values.stride, out, dim);
-      scores += rows;
-    }
+  for (Index r = 0; r < count; r += kBlock) {
+    prefetch_rows(values, r + kAhead, r + kAhead + kBlock);
+    add_product<T>(1, dim, std::min(kBlock, count - r), {scores + r, 0, 1}, values.row(r), values.stride, out, dim);
   }
   return log_sum;
 }

@@ -72,8 +72,8 @@ void attend_few(cpu::Scratch& scratch, const WindowAttentionForward<T>& op, Inde
     const auto seen = [&](Matrix<const T> m) {
       return m.block(sequence * keys + range.begin, range.size(), kv_column(op, head), dim);
     };
-    const cpu::KeyValueRows<T> rows[] = {{seen(op.k), seen(op.v)}};
-    const T log_sum = cpu::attend_row<T>(op.q.row(row) + column, rows, scores, op.out.row(row) + column);
+    const T log_sum =
+        cpu::attend_row<T>(op.q.row(row) + column, seen(op.k), seen(op.v), scores, op.out.row(row) + column);
     if (!op.log_sum.empty()) op.log_sum(row, head) = log_sum;
   }
 }

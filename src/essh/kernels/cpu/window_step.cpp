@@ -9,8 +9,8 @@
 namespace essh {
 namespace {
 
-// Reads the caches by whole rows, or by many heads of each: one head of every row would be a new page of memory each
-// time, which processors do not fetch ahead.
+// Scores are computed row by row, values are summed for several heads at once: hardware prefetching stops at the end of
+// a page, so reading one head's columns of every row would wait for memory at each row.
 template <class T>
 class Step {
  public:
@@ -67,7 +67,7 @@ class Step {
   Index past(Index b) const { return std::min(op_.positions[b], op_.window - 1); }
   Index row_of(Index position) const { return op_.rows == 0 ? position : position % op_.rows; }
 
-  // No task of the step reads it from the cache.
+  // Tasks of this step read the new row from op_.k and op_.v, never from the cache.
   void store_new_row(Index b) const {
     const Index at = row_of(op_.positions[b]) * row_bytes_;
     for (const bool is_key : {true, false}) {
