@@ -158,6 +158,8 @@ struct StreamedStep {
   std::byte* exchange;        // all kUnsent
   std::byte* exchange_again;  // (=) reset to kUnsent for the next step
   Index exchange_again_bytes;
+  // Every lane that has read a slot of the ring gives it back, instead of one for its warp: racecheck follows that.
+  bool lanes_give_back = false;
   long long* cycles = nullptr;  // (+=) workers x kStepPhases, for profiling; may be null
   float* logits;                // (=) sequences x vocabulary
   LogitKey* keys;               // (=) largest logit of each sequence; zero on entry

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstdlib>
 #include <numeric>
 
 #include "essh/base/rng.h"
@@ -256,6 +257,7 @@ class FeedForwardStep {
     op.widest = static_cast<int>((std::max(hidden, units) + 7) / 8 * 8);
     op.besides = static_cast<int>((hidden + 7) / 8 * 8);
     op.pace.fill({in_flight, SlotsInFlight{.fed = in_flight.hungry, .hungry = 3, .until = 2}});
+    op.lanes_give_back = std::getenv("ESSH_LANES_GIVE_BACK") != nullptr;
     op.count = static_cast<int>(count);
     for (std::size_t b = 0; b < count; ++b) op.sequence[b].token = tokens[b];
     op.exchange = exchange.data();

@@ -23,7 +23,7 @@ __global__ void __launch_bounds__(kMost == 1 ? kThreads + kTakers : kThreads, 1)
       for (int i = 0; i < kMostChunks; ++i) barrier_init(shared.chunks + i, kTakers);
       barrier_init(shared.chunks + kMostChunks, 1);
     }
-    ring.init(kWarps);
+    ring.init(op.lanes_give_back ? kReaders : kWarps);
   }
   __syncthreads();
   if (warp == kWarps) {

@@ -15,6 +15,7 @@ struct Worker {
   const Shared<T, kColumns>& shared;
   RingPlace reader;
   int worker, warp, lane, thread;
+  const bool gives_back = lane == 0 || op.lanes_give_back;
   int toggle = 0, squares_toggle = 0;
   int product = 0;
   unsigned hidden_phase = 0;  // of the chunks of hidden units
@@ -212,7 +213,7 @@ struct Worker {
       part.template load<kAll>(TileSums<T, kFormat>::tile_of(reader.take() + warp * tile_bytes(kFormat), lane), x,
                                share.steps - slot * kSlotTiles - warp, lane);
       mine.template add<kMost>(part, x, stride, n);
-      reader.give_back(lane);
+      reader.give_back(gives_back);
     };
 #pragma unroll 1
     for (int slot = 0; slot < whole; ++slot) add.template operator()<true>(slot);

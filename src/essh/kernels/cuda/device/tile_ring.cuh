@@ -111,9 +111,10 @@ struct RingPlace {
     await_filled();
     return ring.slots + slot * ring.slot_bytes;
   }
-  __device__ __forceinline__ void give_back(int lane) {
+  // By all lanes of a warp, once it has read the slot; those that `arrive` count as the ring's readers.
+  __device__ __forceinline__ void give_back(bool arrives) {
     __syncwarp();
-    if (lane == 0) barrier_arrive(ring.empty + slot);
+    if (arrives) barrier_arrive(ring.empty + slot);
     advance();
   }
   // The same in a ring whose readers are lanes, 32 per warp. racecheck follows these arrivals; where one lane arrives
