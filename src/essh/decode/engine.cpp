@@ -19,8 +19,6 @@
 namespace essh {
 namespace {
 
-// Most slots of a streamed step: more run faster as products of many rows.
-constexpr Index kMostStreamed = kStreamedSequences;
 // Steps of generate() between two looks at what was drawn.
 constexpr std::size_t kUnseenSteps = 256;
 // Keys of drawn tokens that are kept on the device at most.
@@ -301,7 +299,7 @@ class Engine::Typed : public Impl {
       ++count;
       most = {std::max(most.channels, model->capacity().channels), std::max(most.ffn, model->capacity().ffn)};
     }
-    if (tiers.size() >= 3 || (tiers.size() == 2 && count > kMostStreamed)) shared_ = &find(most);
+    if (tiers.size() >= 3 || (tiers.size() == 2 && count > kStreamedSequences)) shared_ = &find(most);
   }
 
   static bool takes_likeliest(const Chunk& chunk) {
@@ -447,7 +445,8 @@ class Engine::Typed : public Impl {
   bool streams(TierModel<T>& model, Index count) {
     if (&model == shared_) return false;
     // In a deterministic engine single tokens take this path at any number; otherwise where it is the faster one.
-    return streamed(model) && (options_.deterministic || count <= kMostStreamed);
+    const auto* const fast = streamed(model);
+    return fast && (options_.deterministic || count <= fast->faster_up_to());
   }
 
   // One token of each sequence, a few at a time.

@@ -21,8 +21,11 @@ class StreamedModel {
                                              std::span<const CodedWeight> coded, const std::vector<StatePart>& parts,
                                              const std::vector<Index>& fixed_offsets, Stream& stream);
 
-  // Most sequences of one step.
+  // Most sequences of one step, and those up to which a step is faster than kernel by kernel.
   Index sequences() const { return limits_.sequences; }
+  Index faster_up_to() const {
+    return streams_.size() >= kLargeStep ? limits_.faster_if_large : Index{kStreamedSequences};
+  }
   // "q8", "q4" or "fp8" if the step reads codes, else empty.
   std::string_view quantisation() const;
 

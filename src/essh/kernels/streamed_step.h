@@ -182,7 +182,11 @@ constexpr bool streamed_formats(TileFormat layers, TileFormat head) {
 // run. Needs sm_90.
 struct StreamedLimits {
   int workers = 0, sequences = 0;
+  // Sequences up to which the step is faster than kernel by kernel, if its weights take kLargeStep bytes or more. With
+  // smaller weights it always is.
+  int faster_if_large = 0;
 };
+inline constexpr Index kLargeStep = 2'000'000'000;
 template <class T>
 StreamedLimits streamed_limits(cuda::Stream&, Index widest, Index layers, TileFormat format);
 

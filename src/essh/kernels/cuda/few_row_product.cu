@@ -14,9 +14,10 @@
 // A cluster of blocks takes some outputs, each block a part of the inputs. Two warps copy tiles of 64 inputs to shared
 // memory, one of the weights, which does not wait for the previous kernel, and one of x. Warp groups multiply behind
 // them, 64 outputs each by 16, 32, 64 or 128 rows: weights are the side of a tensor-core product that is never small.
-// Where there are fewer rows, what lies behind them is multiplied too and dropped. Then the blocks of the cluster add
-// their sums in order, each for some of the rows. A product whose result is normalised next leaves the result times the
-// gain, and the squares of each row summed over the columns of a cluster; the next product divides by their root mean.
+// Where there are fewer rows, what lies behind them is multiplied too and dropped. Each block of the cluster finishes
+// some of the rows: the others send it their sums, which it adds in the order of the blocks. A product whose result is
+// normalised next leaves the result times the gain, and the squares of each row summed over the columns of a cluster;
+// the next product divides by their root mean, which a third warp finds meanwhile.
 namespace essh::cuda {
 namespace {
 
@@ -24,9 +25,10 @@ constexpr int kInner = 64;             // inputs of a tile
 constexpr int kRowBytes = kInner * 2;  // of a tile
 constexpr int kGroupOutputs = 64;      // of a warp group
 constexpr int kMostSlots = 32;
-constexpr Index kMostRows = 128;
-constexpr Index kRoom = 210 * 1024;  // of shared memory, for tiles
-constexpr Index kSlack = 1024;       // for their alignment
+constexpr Index kMostRows = 128, kFew = 64;
+constexpr Index kRoom = 210 * 1024;      // of shared memory, for tiles
+constexpr Index kSlack = 1024;           // for their alignment
+constexpr Index kMostApart = 12 * 1024;  // sums that have a place of their own
 // Weights on their way to a block at once. With more, what else goes through the L2 cache waits for them, x above all.
 constexpr Index kAhead = 72 * 1024, kAheadOfMany = 48 * 1024;
 
@@ -45,11 +47,14 @@ struct FewRows {
   int tiles;          // of the inputs
   int slots;          // of the ring of weights
   int ahead;          // slots on their way at once
+  int next_from;      // slot of weights from which on the next kernel may start
   int input_rows;     // of a tile: block_rows, rounded up to a multiple of eight
   int input_slots;    // of the ring of inputs
   bool at_once;       // all inputs have a place
   int ring;           // where it begins in shared memory, in bytes behind the ring of inputs
   int rows_of_block;  // that a block of a cluster finishes
+  int received;       // where sums of other blocks arrive, in bytes behind the ring of inputs
+  bool place_apart;   // no tile ever lies there
   bool aligned;       // four outputs can be read and written at once
 };
 
@@ -57,16 +62,22 @@ struct FewRows {
 // those of a block. kTeams of all these take slots in turns, of kDepth tiles. kSplit blocks are a cluster.
 template <int kGroups, int kParts, int kRows, int kHalves, int kTeams, int kSplit>
 struct Layout {
-  static constexpr int kCols = kGroups * kGroupOutputs / kParts, kDepth = kGroups > 2 ? 1 : 2;
-  static constexpr int kConsumers = 128 * kGroups * kHalves * kTeams, kThreads = kConsumers + 64;
+  static constexpr int kCols = kGroups * kGroupOutputs / kParts, kDepth = kGroups > 2 || kSplit > 3 ? 1 : 2;
+  static constexpr int kConsumers = 128 * kGroups * kHalves * kTeams, kThreads = kConsumers + 96;
   static constexpr int kTileBytes = kGroups * kGroupOutputs * kRowBytes, kSlotBytes = kDepth * kTileBytes;
-  static constexpr int kLine = kGroups * kGroupOutputs + 4;  // floats of a row of sums
+  static constexpr int kSums = kGroups * kGroupOutputs, kLine = kSums + 4;  // of a row; floats between two rows
   static constexpr int kPacks = kCols / 4;
-  // Rows that a block finishes, a multiple of eight, and packs of four of their outputs that a thread does.
+  // Rows that a block finishes, a multiple of eight. A thread does four outputs of every kStep-th, kMostPacks times.
   static constexpr int kMostFinished = ((kHalves * kRows + kSplit - 1) / kSplit + 7) / 8 * 8;
-  static constexpr int kMostPacks = (kMostFinished * kPacks + kConsumers - 1) / kConsumers;
-  static_assert(4 * kMostFinished <= kConsumers && (kParts == 1 || kDepth == 1));
+  static constexpr int kStep = kConsumers / kPacks, kMostPacks = (kMostFinished + kStep - 1) / kStep;
+  // Likewise for the sums that it sends to another block, four of every kSentStep-th row.
+  static constexpr int kSentStep = kConsumers / (kSums / 4), kMostSent = (kMostFinished + kSentStep - 1) / kSentStep;
+  static_assert(kConsumers % kPacks == 0 && kConsumers % (kSums / 4) == 0);
+  static_assert(kMostFinished <= kConsumers && (kParts == 1 || kDepth == 1));
 };
+__device__ __forceinline__ float4 added(float4 x, float4 y) {
+  return {x.x + y.x, x.y + y.y, x.z + y.z, x.w + y.w};
+}
 constexpr int kInputTiles = 8;  // of a copy, if all inputs have a place
 
 template <int kGroups, int kParts, int kRows, int kHalves, int kTeams, int kSplit, class Out>
@@ -78,13 +89,10 @@ __global__ void __launch_bounds__(Layout<kGroups, kParts, kRows, kHalves, kTeams
   using L = Layout<kGroups, kParts, kRows, kHalves, kTeams, kSplit>;
   extern __shared__ unsigned char memory[];
   __shared__ std::uint64_t weights_full[kMostSlots], weights_empty[kMostSlots], inputs_full[kMostSlots],
-      inputs_empty[kMostSlots];
+      inputs_empty[kMostSlots], sums_came;
   constexpr int kCols = L::kCols;
-  // Of the rows that this block finishes: one over the root mean square, and the sum of squares of each pack of outputs
-  // for the next norm.
-  constexpr bool kLeaves = kParts == 1 && sizeof(Out) == 2;
-  __shared__ float inverse[L::kMostFinished], left_squares[kLeaves ? L::kMostFinished * L::kPacks : 1],
-      next_gain[kLeaves ? kCols : 1];
+  constexpr bool kLeaves = kParts == 1 && sizeof(Out) == 2;  // may begin the next norm
+  __shared__ float inverse[L::kMostFinished];                // of the rows that it finishes, 1 / root mean square
   unsigned char* const inputs = memory + ((1024u - shared_address(memory)) & 1023u);
   unsigned char* const ring = inputs + op.ring;
   const int tile_bytes = op.input_rows * kRowBytes, input_tiles = op.at_once ? kInputTiles : L::kDepth;
@@ -94,6 +102,8 @@ __global__ void __launch_bounds__(Layout<kGroups, kParts, kRows, kHalves, kTeams
   // In slots of weights.
   const int all = (op.tiles + L::kDepth - 1) / L::kDepth;
   const int begin = all * rank / kSplit, count = all * (rank + 1) / kSplit - begin;
+  const auto finished_by = [&](int block) { return max(0, min(op.rows_of_block, rows - block * op.rows_of_block)); };
+  const int mine = finished_by(rank);
   if (warp == L::kConsumers / 32) {
     if (lane == 0) {
       for (int i = 0; i < op.slots; ++i) {
@@ -110,20 +120,20 @@ __global__ void __launch_bounds__(Layout<kGroups, kParts, kRows, kHalves, kTeams
       barrier_init(inputs_full + i, 1);
       barrier_init(inputs_empty + i, 4 * kGroups * kHalves);
     }
+    barrier_init(&sums_came, 1);
+    barrier_expect(&sums_came, static_cast<unsigned>((kSplit - 1) * mine * L::kSums) * unsigned{sizeof(float)});
     prefetch(x_map);
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
   }
-  if constexpr (kLeaves) {
-    if (!op.next.empty() && thread < kCols && column + thread < op.outputs)
-      next_gain[thread] = op.next_gain[column + thread];
-  }
   __syncthreads();
+  if (op.place_apart) cluster_arrive_relaxed();
   if (warp >= L::kConsumers / 32) {
     if (warp == L::kConsumers / 32 && lane == 0) {
       std::uint64_t once;
       asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(once));
       for (int i = 0, slot = 0, round = 0, came = 0, came_round = 0; i < count; ++i) {
+        if (i == op.next_from) let_next_start();
         if (round > 0) barrier_wait(weights_empty + slot, (round - 1) & 1);
         if (i >= op.ahead) {
           barrier_wait(weights_full + came, came_round & 1);
@@ -143,9 +153,9 @@ __global__ void __launch_bounds__(Layout<kGroups, kParts, kRows, kHalves, kTeams
           ++round;
         }
       }
-      let_next_start();
+      if (op.next_from >= count) let_next_start();
     }
-    if (warp > L::kConsumers / 32 && lane == 0) {
+    if (warp == L::kConsumers / 32 + 1 && lane == 0) {
       after_previous();
       const int copies = (count * L::kDepth + input_tiles - 1) / input_tiles, copy_bytes = tile_bytes * input_tiles;
       for (int i = 0, slot = 0, round = 0; i < copies; ++i) {
@@ -159,43 +169,44 @@ __global__ void __launch_bounds__(Layout<kGroups, kParts, kRows, kHalves, kTeams
         }
       }
     }
+    if (warp == L::kConsumers / 32 + 2) {
+      if (!op.squares.empty()) {
+        after_previous();
+        for (int i = lane; i < mine; i += 32) {
+          float sum = 0;
+#pragma unroll
+          for (int part = 0; part < int{NextNorm<BFloat16>::kMostParts}; ++part) {
+            if (part < op.squares.rows) sum += op.squares(part, first_row + rank * op.rows_of_block + i);
+          }
+          inverse[i] = 1.0f / sqrtf(sum / static_cast<float>(op.tiles * kInner) + op.eps);
+        }
+        __threadfence_block();
+      }
+      __syncwarp();
+      asm volatile("bar.arrive 1, %0;" ::"n"(L::kConsumers + 32) : "memory");
+    }
     __syncwarp();
-    cluster_arrive();
-    cluster_wait();
-    cluster_arrive();
+    if (!op.place_apart) cluster_arrive();
     cluster_wait();
     return;
   }
 
+  // Of the rows that this block finishes, this thread's: own, own + kStep, ...; four outputs.
+  const int own = thread / L::kPacks, own_pack = thread % L::kPacks, output = column + own_pack * 4;
+  const int own_row = first_row + rank * op.rows_of_block + own;
+  float gains[4] = {};  // of the next norm
+  if constexpr (kLeaves) {
+    for (int j = 0; j < 4 && !op.next.empty() && output + j < op.outputs; ++j) gains[j] = op.next_gain[output + j];
+  }
   after_previous();
-  const int mine = min(op.rows_of_block, rows - rank * op.rows_of_block) * L::kPacks;
+  const bool whole = op.aligned && output + 4 <= op.outputs;
   Pack<Out, 4> addends[L::kMostPacks];
   const bool adds = kParts == 1 && !op.addend.empty();
-  const auto row_of = [&](int i) { return first_row + rank * op.rows_of_block + i / L::kPacks; };
-  const auto output_of = [&](int i) { return column + i % L::kPacks * 4; };
-  if (adds && op.aligned) {
+  if (adds && whole) {
 #pragma unroll
     for (int n = 0; n < L::kMostPacks; ++n) {
-      const int i = thread + n * L::kConsumers;
-      if (i < mine && output_of(i) + 4 <= op.outputs)
-        addends[n] = *reinterpret_cast<const Pack<Out, 4>*>(op.addend.row(row_of(i)) + output_of(i));
-    }
-  }
-  if (!op.squares.empty()) {
-    // Four threads have a row, and ask for all of their parts at once.
-    const int row = thread / 4, parts = static_cast<int>(op.squares.rows);
-    if (row < L::kMostFinished) {
-      float sum = 0;
-      if (row < mine / L::kPacks) {
-#pragma unroll
-        for (int i = 0; i < int{NextNorm<BFloat16>::kMostParts} / 4; ++i) {
-          const int part = i * 4 + thread % 4;
-          if (part < parts) sum += op.squares(part, row_of(row * L::kPacks));
-        }
-      }
-      sum += __shfl_xor_sync(0xffffffffu, sum, 1);
-      sum += __shfl_xor_sync(0xffffffffu, sum, 2);
-      if (thread % 4 == 0) inverse[row] = 1.0f / sqrtf(sum / static_cast<float>(op.tiles * kInner) + op.eps);
+      if (own + n * L::kStep < mine)
+        addends[n] = *reinterpret_cast<const Pack<Out, 4>*>(op.addend.row(own_row + n * L::kStep) + output);
     }
   }
   float sums[kRows / 2];
@@ -243,8 +254,9 @@ __global__ void __launch_bounds__(Layout<kGroups, kParts, kRows, kHalves, kTeams
     }
   }
   wait_for_products<0>();
-  // All tiles have been read: their place is free for the sums.
-  asm volatile("bar.sync 1, %0;" ::"n"(L::kConsumers) : "memory");
+  // All tiles have been read: their place is free for the sums, once the others know it also for theirs.
+  if (!op.place_apart) cluster_arrive();
+  asm volatile("bar.sync 1, %0;" ::"n"(L::kConsumers + 32) : "memory");
   auto* const lines = reinterpret_cast<float*>(inputs);
   {
     float* const to = lines + team * rows * L::kLine + group * kGroupOutputs + warp % 4 * 16 + lane / 4;
@@ -259,96 +271,116 @@ __global__ void __launch_bounds__(Layout<kGroups, kParts, kRows, kHalves, kTeams
       }
     }
   }
+  asm volatile("bar.sync 2, %0;" ::"n"(L::kConsumers) : "memory");
+  const auto team_sum = [&](const float* from) {  // four sums of all teams
+    float4 sum = *reinterpret_cast<const float4*>(from);
+#pragma unroll
+    for (int t = 1; t < kTeams; ++t) sum = added(sum, *reinterpret_cast<const float4*>(from + t * rows * L::kLine));
+    return sum;
+  };
+  // The sums of other blocks, by block, without this one.
+  auto* const received = reinterpret_cast<float*>(inputs + op.received);
+  const int block_sums = op.rows_of_block * L::kSums;
   __syncwarp();
-  cluster_arrive();
   cluster_wait();
 #pragma unroll
+  for (int other = 1; other < kSplit; ++other) {
+    constexpr int kPacksOfRow = L::kSums / 4;
+    const int to = rank + other < kSplit ? rank + other : rank + other - kSplit, theirs = finished_by(to);
+    const int first = thread / kPacksOfRow, pack = thread % kPacksOfRow;
+    const float* const from = lines + (to * op.rows_of_block + first) * L::kLine + pack * 4;
+    const auto there =
+                   address_in(received + (rank < to ? rank : rank - 1) * block_sums + first * L::kSums + pack * 4, to),
+               counter = address_in(&sums_came, to);
+#pragma unroll
+    for (int n = 0; n < L::kMostSent; ++n) {
+      if (first + n * L::kSentStep < theirs)
+        send(there + unsigned{n * L::kSentStep * L::kSums * sizeof(float)},
+             team_sum(from + n * L::kSentStep * L::kLine), counter);
+    }
+  }
+  await_sent(&sums_came);
+  if (mine == 0) return;
+  // Without branches, so that all rows of a thread are under way at once; it may do the last one again.
+  float y[L::kMostPacks][4];
+#pragma unroll
   for (int n = 0; n < L::kMostPacks; ++n) {
-    const int i = thread + n * L::kConsumers;
-    if (i >= mine) break;
-    const int row = row_of(i), output = output_of(i);
-    float x[kParts][4];
-    const float factor = op.squares.empty() ? 1.0f : inverse[i / L::kPacks];
+    const int finished = min(own + n * L::kStep, mine - 1);
+    const float* const own_sums = lines + (rank * op.rows_of_block + finished) * L::kLine + own_pack * 4;
+    const float* const others = received + finished * L::kSums + own_pack * 4;
+    const float factor = op.squares.empty() ? 1.0f : inverse[finished];
+    float4 x[kParts];
 #pragma unroll
     for (int part = 0; part < kParts; ++part) {
-      const auto at = shared_address(lines + (row - first_row) * L::kLine + part * kCols + i % L::kPacks * 4);
-      const auto team_bytes = static_cast<unsigned>(rows * L::kLine) * unsigned{sizeof(float)};
-      float4 there[kSplit][kTeams];
 #pragma unroll
-      for (int r = 0; r < kSplit; ++r)
-#pragma unroll
-        for (int t = 0; t < kTeams; ++t) there[r][t] = load_from(at + static_cast<unsigned>(t) * team_bytes, r);
-      float4 sum = there[0][0];
-#pragma unroll
-      for (int j = 1; j < kSplit * kTeams; ++j) {
-        const float4 other = there[j / kTeams][j % kTeams];
-        sum.x += other.x;
-        sum.y += other.y;
-        sum.z += other.z;
-        sum.w += other.w;
-      }
-      x[part][0] = factor * sum.x;
-      x[part][1] = factor * sum.y;
-      x[part][2] = factor * sum.z;
-      x[part][3] = factor * sum.w;
-    }
-    float y[4];
-#pragma unroll
-    for (int j = 0; j < 4; ++j) {
-      if constexpr (kParts == 2) {
-        const float gate = widen(narrow<BFloat16>(x[0][j]));
-        y[j] = __fdividef(gate, 1.0f + __expf(-gate)) * widen(narrow<BFloat16>(x[1][j]));
-        if (op.kept.size > 0 && output + j >= op.kept[row]) y[j] = 0;
-      } else {
-        y[j] = op.scale * x[0][j];
+      for (int block = 0; block < kSplit; ++block) {
+        const float4 next = block == rank
+                                ? team_sum(own_sums + part * kCols)
+                                : *reinterpret_cast<const float4*>(
+                                      others + (block < rank ? block : block - 1) * block_sums + part * kCols);
+        x[part] = block == 0 ? next : added(x[part], next);
       }
     }
-    Out* const to = op.y.row(row) + output;
-    if (op.aligned && output + 4 <= op.outputs) {
-      if (adds) {
-#pragma unroll
-        for (int j = 0; j < 4; ++j) y[j] += widen(addends[n].items[j]);
-      }
-      store(to, y);
-    } else {
+    const float sums_of[4] = {x[0].x, x[0].y, x[0].z, x[0].w};
+    if constexpr (kParts == 2) {
+      const float ups[4] = {x[1].x, x[1].y, x[1].z, x[1].w};
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
-        if (output + j >= op.outputs) continue;
-        to[j] = narrow<Out>(y[j] += adds ? widen(op.addend.row(row)[output + j]) : 0.0f);
+        const float gate = widen(narrow<BFloat16>(factor * sums_of[j]));
+        y[n][j] = __fdividef(gate, 1.0f + __expf(-gate)) * widen(narrow<BFloat16>(factor * ups[j]));
+      }
+    } else {
+#pragma unroll
+      for (int j = 0; j < 4; ++j) y[n][j] = op.scale * (factor * sums_of[j]);
+    }
+  }
+#pragma unroll
+  for (int n = 0; n < L::kMostPacks; ++n) {
+    const int row = own_row + n * L::kStep;
+    const bool there = own + n * L::kStep < mine;
+    if (there) {
+      if (kParts == 2 && op.kept.size > 0) {
+#pragma unroll
+        for (int j = 0; j < 4; ++j) y[n][j] = output + j >= op.kept[row] ? 0.0f : y[n][j];
+      }
+      Out* const to = op.y.row(row) + output;
+      if (whole) {
+        if (adds) {
+#pragma unroll
+          for (int j = 0; j < 4; ++j) y[n][j] += widen(addends[n].items[j]);
+        }
+        store(to, y[n]);
+      } else {
+#pragma unroll
+        for (int j = 0; j < 4; ++j) {
+          if (output + j >= op.outputs) continue;
+          to[j] = narrow<Out>(y[n][j] += adds ? widen(op.addend.row(row)[output + j]) : 0.0f);
+        }
       }
     }
     if constexpr (kLeaves) {
       if (op.next.empty()) continue;
       float squares = 0;
+      if (there) {
 #pragma unroll
-      for (int j = 0; j < 4; ++j) {
-        const float rounded = output + j < op.outputs ? widen(narrow<BFloat16>(y[j])) : 0.0f;
-        squares = fmaf(rounded, rounded, squares);
-        if (output + j < op.outputs) y[j] = rounded * next_gain[output - column + j];
+        for (int j = 0; j < 4; ++j) {
+          const float rounded = output + j < op.outputs ? widen(narrow<BFloat16>(y[n][j])) : 0.0f;
+          squares = fmaf(rounded, rounded, squares);
+          y[n][j] = rounded * gains[j];
+        }
+        BFloat16* const next = op.next.row(row) + output;
+        if (output + 4 <= op.outputs) {
+          store(next, y[n]);
+        } else {
+          for (int j = 0; output + j < op.outputs; ++j) next[j] = narrow<BFloat16>(y[n][j]);
+        }
       }
-      left_squares[i] = squares;
-      BFloat16* const there = op.next.row(row) + output;
-      if (output + 4 <= op.outputs) {
-        store(there, y);
-      } else {
-        for (int j = 0; output + j < op.outputs; ++j) there[j] = narrow<BFloat16>(y[j]);
-      }
+      // The threads of a row follow each other.
+#pragma unroll
+      for (int step = 1; step < L::kPacks; step *= 2) squares += __shfl_xor_sync(0xffffffffu, squares, step);
+      if (there && own_pack == 0) op.next_squares(static_cast<Index>(blockIdx.x) / kSplit, row) = squares;
     }
   }
-  if constexpr (kLeaves) {
-    if (!op.next.empty()) {
-      asm volatile("bar.sync 1, %0;" ::"n"(L::kConsumers) : "memory");
-      if (thread * L::kPacks < mine) {
-        float sum = 0;
-#pragma unroll
-        for (int i = 0; i < L::kPacks; ++i) sum += left_squares[thread * L::kPacks + i];
-        op.next_squares(static_cast<Index>(blockIdx.x) / kSplit, row_of(thread * L::kPacks)) = sum;
-      }
-    }
-  }
-  __syncwarp();
-  cluster_arrive();
-  cluster_wait();  // others may still read the sums of this block
 #endif
 }
 
@@ -395,21 +427,26 @@ bool launch_product(Stream& stream, const FewRowProduct<Out>& op, Index row_bloc
               rows = std::min(input_rows, op.x.rows), tile = input_rows * kRowBytes;
   const Index rows_of_block = (rows + kSplit - 1) / kSplit;
   const Index sums = kTeams * rows * L::kLine * Index{sizeof(float)};
+  // Few sums of other blocks have a place of their own, so that nobody waits until it is free.
+  const Index received = (kSplit - 1) * rows_of_block * L::kSums * Index{sizeof(float)};
+  const bool place_apart = received <= kMostApart;
+  const Index room = kRoom - (place_apart ? received : 0);
   // Many inputs at once, if all of them take a third of the room at most.
-  const bool at_once = most * L::kDepth * tile <= kRoom / 3;
+  const bool at_once = most * L::kDepth * tile <= room / 3;
   const Index input_tiles = at_once ? kInputTiles : L::kDepth;
   const auto places = [&](Index bytes, Index slot) {
     // A team releases a slot when it has begun with its next one.
     return std::clamp<Index>(bytes / slot, kTeams + 1, std::clamp<Index>(most, kTeams + 1, kMostSlots));
   };
   const Index input_slots =
-      at_once ? (most * L::kDepth + kInputTiles - 1) / kInputTiles : places(kRoom, L::kSlotBytes + L::kDepth * tile);
+      at_once ? (most * L::kDepth + kInputTiles - 1) / kInputTiles : places(room, L::kSlotBytes + L::kDepth * tile);
   const Index input_bytes = input_slots * input_tiles * tile;
-  const Index slots = places(kRoom - input_bytes, L::kSlotBytes);
+  const Index slots = places(room - input_bytes, L::kSlotBytes);
   // Behind the inputs lie weights, so that a warp group can read kRows rows, also where there are fewer.
   const Index ring_bytes = std::max<Index>(slots * L::kSlotBytes, kHalves * kRows * kRowBytes);
-  const Index bytes = kSlack + std::max(input_bytes + ring_bytes, sums);
-  const Index ahead = op.x.rows > 64 ? kAheadOfMany : kAhead;
+  const Index tile_bytes = std::max(input_bytes + ring_bytes, sums), place = place_apart ? tile_bytes : sums;
+  const Index bytes = kSlack + std::max(tile_bytes, place + received);
+  const Index ahead = op.x.rows > kFew ? kAheadOfMany : kAhead;
   const auto x = tiles_of(op.x, input_rows, input_tiles), weight = tiles_of(op.weight, kCols, L::kDepth),
              up = kParts == 2 ? tiles_of(op.up, kCols, L::kDepth) : weight;
   if (!x || !weight || !up) return false;
@@ -448,11 +485,14 @@ bool launch_product(Stream& stream, const FewRowProduct<Out>& op, Index row_bloc
              .tiles = static_cast<int>(tiles),
              .slots = static_cast<int>(slots),
              .ahead = static_cast<int>(std::clamp<Index>(ahead / L::kSlotBytes, 2, slots)),
+             .next_from = static_cast<int>(op.x.rows > kFew ? most : most / 2),
              .input_rows = static_cast<int>(input_rows),
              .input_slots = static_cast<int>(input_slots),
              .at_once = at_once,
              .ring = static_cast<int>(input_bytes),
              .rows_of_block = static_cast<int>(rows_of_block),
+             .received = static_cast<int>(place),
+             .place_apart = place_apart,
              .aligned = four(op.y) && four(op.addend),
          });
   return true;
@@ -460,14 +500,20 @@ bool launch_product(Stream& stream, const FewRowProduct<Out>& op, Index row_bloc
 
 }  // namespace
 
+bool few_row_products(const Stream& stream) {
+  return stream.own_products() && stream.architecture() == 90 && stream.early_launches() && encoder();
+}
+
 template <class Out>
 bool multiply_few_rows(Stream& stream, const FewRowProduct<Out>& op) {
-  if (!stream.own_products() || stream.architecture() != 90 || !stream.early_launches() || !encoder()) return false;
+  if (!few_row_products(stream)) return false;
   if (op.x.rows < 1 || op.x.rows > kMostRows || op.x.cols < kInner || op.x.cols % kInner != 0) return false;
   // One block on each multiprocessor; of larger clusters than pairs not as many fit.
   const Index rows = op.x.rows, outputs = op.weight.rows, most = stream.multiprocessors();
   const auto fits = [&](Index cols, Index split, Index row_blocks = 1) {
-    return (outputs + cols - 1) / cols * split * row_blocks <= (split > 2 ? most * 9 / 10 : most);
+    return (outputs + cols - 1) / cols * split * row_blocks <= (split > 3   ? most * 3 / 4
+                                                                : split > 2 ? most * 9 / 10
+                                                                            : most);
   };
   // With many rows and few outputs, blocks take half of the rows.
   const auto launch_for = [&]<int kGroups, int kParts, int kTeams, int kSplit>() {
@@ -484,6 +530,8 @@ bool multiply_few_rows(Stream& stream, const FewRowProduct<Out>& op) {
   if constexpr (sizeof(Out) == 2) {
     if (!op.up.empty()) return fits(96, 2) && launch_for.template operator()<3, 2, 1, 2>();
   }
+  // Many rows of many inputs: with more blocks to divide the inputs, each has fewer to wait for.
+  if (op.x.cols >= 2 * outputs && rows > kFew && fits(128, 6)) return launch_product<2, 1, 128, 1, 1, 6>(stream, op);
   if (op.x.cols >= 2 * outputs && fits(64, 3)) return launch_for.template operator()<1, 1, 2, 3>();
   if (fits(64, 2)) return launch_for.template operator()<1, 1, 2, 2>();
   return fits(128, 2) && launch_for.template operator()<2, 1, 1, 2>();

@@ -20,6 +20,9 @@ struct FewRowProduct {
   NextNorm<BFloat16>* next = nullptr;  // of y, as in Linear
 };
 
+// Whether the stream's device has these products and the stream allows them.
+bool few_row_products(const Stream& stream);
+
 // The product of a decoding step: as fast as the weights are read, and it begins to read them before the previous
 // kernel has ended. False where there is none (other GPUs than sm_90, too many rows, unaligned operands), or if the
 // stream does not allow it (Stream::own_products).

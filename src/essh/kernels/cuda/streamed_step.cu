@@ -1,4 +1,5 @@
 #include "essh/kernels/cuda/device/streamed_launch.cuh"
+#include "essh/kernels/cuda/few_row_product.h"
 
 namespace essh {
 namespace {
@@ -69,7 +70,8 @@ StreamedLimits streamed_limits(cuda::Stream& stream, Index widest, Index layers,
   };
   int most = kStreamedSequences;
   while (most > 0 && slots(most) < kFewestSlots) --most;
-  return {.workers = stream.multiprocessors(), .sequences = most};
+  const bool rivalled = sizeof(T) == 2 && format == TileFormat::Plain && few_row_products(stream);
+  return {.workers = stream.multiprocessors(), .sequences = most, .faster_if_large = rivalled ? 6 : kStreamedSequences};
 }
 
 template StreamedLimits streamed_limits<float>(cuda::Stream&, Index, Index, TileFormat);
