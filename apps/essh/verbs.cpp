@@ -16,6 +16,7 @@ void add_all(Verb& app) {
   add_logits(app);
   add_evaluate(app);
   add_frontier(app);
+  add_plan(app);
   add_generate(app);
   add_chat(app);
   add_serve(app);

@@ -17,6 +17,7 @@ void add_verify(Verb& app);
 void add_logits(Verb& app);
 void add_evaluate(Verb& app);
 void add_frontier(Verb& app);
+void add_plan(Verb& app);
 void add_generate(Verb& app);
 void add_chat(Verb& app);
 void add_serve(Verb& app);

@@ -16,7 +16,7 @@ from usage import all_verbs, verbs
 DOCS = pathlib.Path(__file__).resolve().parents[2] / "docs"
 
 # What makes an example short. The words go behind it.
-SHORTER = {"serve": ["--check"], "bench serve": ["--requests", "2"], "train": ["--print-recipe"], "frontier": ["--depth", "8", "--steps", "2"], "evaluate ppl": ["--windows", "1"],
+SHORTER = {"serve": ["--check"], "bench serve": ["--requests", "2"], "train": ["--print-recipe"], "frontier": ["--depth", "8", "--steps", "2"], "plan": ["--depth", "8", "--steps", "2", "--context", "64", "--windows", "1"], "evaluate ppl": ["--windows", "1"],
            "evaluate recall": ["--samples", "4"], "evaluate niah": ["--pairs", "1", "--depths", "0.5"], "evaluate length": ["--windows", "1"],
            "evaluate tasks": ["--bootstrap", "1000"], "evaluate dna": ["--epochs", "1", "--windows", "2"], "evaluate channels": ["--energy-only"], "verify": ["--length", "16"]}
 # Sizes, devices and servers that a test does not have: only the options are checked.

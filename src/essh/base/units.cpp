@@ -38,6 +38,16 @@ std::string format_duration(double seconds) {
   return fmt::format("{}h {:02}m", whole / 3600, whole / 60 % 60);
 }
 
+double parse_milliseconds(std::string_view text, std::string_view place) {
+  double value = 0;
+  const auto [rest, status] = std::from_chars(text.data(), text.data() + text.size(), value);
+  const std::string_view unit(rest, static_cast<std::size_t>(text.data() + text.size() - rest));
+  const double scale = unit.empty() || unit == "ms" ? 1 : unit == "s" ? 1e3 : unit == "us" ? 1e-3 : 0;
+  if (status != std::errc{} || scale == 0 || !(value > 0 && value < 1e12))
+    fail(ErrorKind::Usage, "{}: \"{}\" is not a time; write it as 20ms, 0.5s or 800us", place, text.substr(0, 40));
+  return value * scale;
+}
+
 std::uint64_t parse_bytes(std::string_view text, std::string_view place) {
   double value = 0;
   const auto [rest, status] = std::from_chars(text.data(), text.data() + text.size(), value);
