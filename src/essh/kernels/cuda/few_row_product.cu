@@ -295,7 +295,7 @@ __global__ void __launch_bounds__(Layout<kGroups, kParts, kRows, kHalves, kTeams
 #pragma unroll
     for (int n = 0; n < L::kMostSent; ++n) {
       if (first + n * L::kSentStep < theirs)
-        send(there + unsigned{n * L::kSentStep * L::kSums * sizeof(float)},
+        send(there + static_cast<unsigned>(n * L::kSentStep * L::kSums) * unsigned{sizeof(float)},
              team_sum(from + n * L::kSentStep * L::kLine), counter);
     }
   }
