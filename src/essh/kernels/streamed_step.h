@@ -158,7 +158,8 @@ struct StreamedStep {
   std::byte* exchange;        // all kUnsent
   std::byte* exchange_again;  // (=) reset to kUnsent for the next step
   Index exchange_again_bytes;
-  // Every lane that has read a slot of the ring gives it back, instead of one for its warp: racecheck follows that.
+  // Every lane gives back a slot of the ring that it has read. Otherwise lane 0 does for its warp, which racecheck does
+  // not follow.
   bool lanes_give_back = false;
   long long* cycles = nullptr;  // (+=) workers x kStepPhases, for profiling; may be null
   float* logits;                // (=) sequences x vocabulary
@@ -182,11 +183,12 @@ constexpr bool streamed_formats(TileFormat layers, TileFormat head) {
 // run. Needs sm_90.
 struct StreamedLimits {
   int workers = 0, sequences = 0;
-  // Sequences up to which the step is faster than kernel by kernel, if its weights take kLargeStep bytes or more. With
-  // smaller weights it always is.
+  // Most sequences of a step that is faster than separate kernels, where the step's weights take kLargeStep bytes or
+  // more. A step of smaller weights is faster with any number.
   int faster_if_large = 0;
 };
-inline constexpr Index kLargeStep = 2'000'000'000;
+// Below the 3.06 GB of 1.5b, the only size at which separate kernels were faster by measurement.
+inline constexpr Index kLargeStep = 3'000'000'000;
 template <class T>
 StreamedLimits streamed_limits(cuda::Stream&, Index widest, Index layers, TileFormat format);
 

@@ -15,9 +15,9 @@
 // memory, one of the weights, which does not wait for the previous kernel, and one of x. Warp groups multiply behind
 // them, 64 outputs each by 16, 32, 64 or 128 rows: weights are the side of a tensor-core product that is never small.
 // Where there are fewer rows, what lies behind them is multiplied too and dropped. Each block of the cluster finishes
-// some of the rows: the others send it their sums, which it adds in the order of the blocks. A product whose result is
-// normalised next leaves the result times the gain, and the squares of each row summed over the columns of a cluster;
-// the next product divides by their root mean, which a third warp finds meanwhile.
+// some of the rows: the other blocks send their partial sums, which are added in the order of the blocks. A product
+// whose result is normalised next leaves the result times the gain, and the squares of each row summed over the columns
+// of a cluster; a third warp of the next product computes the root mean squares while warp groups multiply.
 namespace essh::cuda {
 namespace {
 
@@ -28,7 +28,7 @@ constexpr int kMostSlots = 32;
 constexpr Index kMostRows = 128, kFew = 64;
 constexpr Index kRoom = 210 * 1024;      // of shared memory, for tiles
 constexpr Index kSlack = 1024;           // for their alignment
-constexpr Index kMostApart = 12 * 1024;  // sums that have a place of their own
+constexpr Index kMostApart = 12 * 1024;  // bytes of received sums that do not share memory with tiles
 // Weights on their way to a block at once. With more, what else goes through the L2 cache waits for them, x above all.
 constexpr Index kAhead = 72 * 1024, kAheadOfMany = 48 * 1024;
 
@@ -53,8 +53,8 @@ struct FewRows {
   bool at_once;       // all inputs have a place
   int ring;           // where it begins in shared memory, in bytes behind the ring of inputs
   int rows_of_block;  // that a block of a cluster finishes
-  int received;       // where sums of other blocks arrive, in bytes behind the ring of inputs
-  bool place_apart;   // no tile ever lies there
+  int received;       // offset of the partial sums of other blocks, in bytes from the ring of inputs
+  bool place_apart;   // that memory never holds tiles
   bool aligned;       // four outputs can be read and written at once
 };
 
@@ -254,7 +254,8 @@ __global__ void __launch_bounds__(Layout<kGroups, kParts, kRows, kHalves, kTeams
     }
   }
   wait_for_products<0>();
-  // All tiles have been read: their place is free for the sums, once the others know it also for theirs.
+  // This warp has read its tiles. Sums overwrite tiles after the barriers: of this block for its own sums, of the
+  // cluster for received ones.
   if (!op.place_apart) cluster_arrive();
   asm volatile("bar.sync 1, %0;" ::"n"(L::kConsumers + 32) : "memory");
   auto* const lines = reinterpret_cast<float*>(inputs);
@@ -301,7 +302,7 @@ __global__ void __launch_bounds__(Layout<kGroups, kParts, kRows, kHalves, kTeams
   }
   await_sent(&sums_came);
   if (mine == 0) return;
-  // Without branches, so that all rows of a thread are under way at once; it may do the last one again.
+  // Without branches, so that the compiler interleaves the rows of a thread; rows beyond the last repeat the last.
   float y[L::kMostPacks][4];
 #pragma unroll
   for (int n = 0; n < L::kMostPacks; ++n) {
@@ -427,7 +428,7 @@ bool launch_product(Stream& stream, const FewRowProduct<Out>& op, Index row_bloc
               rows = std::min(input_rows, op.x.rows), tile = input_rows * kRowBytes;
   const Index rows_of_block = (rows + kSplit - 1) / kSplit;
   const Index sums = kTeams * rows * L::kLine * Index{sizeof(float)};
-  // Few sums of other blocks have a place of their own, so that nobody waits until it is free.
+  // Memory apart from the tiles can receive sums before this block has read all its tiles.
   const Index received = (kSplit - 1) * rows_of_block * L::kSums * Index{sizeof(float)};
   const bool place_apart = received <= kMostApart;
   const Index room = kRoom - (place_apart ? received : 0);
