@@ -1,16 +1,13 @@
 #include "essh/evaluate/frontier.h"
 
-#include <limits>
 #include <memory>
 
-#include "apps/essh/device_options.h"
-#include "apps/essh/number_option.h"
+#include "apps/essh/measurement_options.h"
 #include "apps/essh/output_file.h"
 #include "apps/essh/verbs.h"
 #include "essh/base/file.h"
 #include "essh/base/json.h"
 #include "essh/base/log.h"
-#include "essh/base/machine.h"
 #include "essh/evaluate/report.h"
 #include "essh/evaluate/tier_choice.h"
 #include "essh/store/run_folder.h"
@@ -21,11 +18,9 @@ namespace fs = std::filesystem;
 
 struct FrontierOptions {
   std::vector<std::string> models, tiers = {"all"};
-  std::vector<fs::path> data, quality;
-  std::string tokenizer, csv, svg;
-  std::int64_t context = kDefaultContext, windows = 0;
-  LatencyOptions latency;
-  DeviceOptions device;
+  std::vector<fs::path> quality;
+  std::string csv, svg;
+  MeasurementOptions measurement;
   bool json = false;
 };
 
@@ -34,22 +29,11 @@ void add_model(const FrontierOptions& o, const std::string& model, Stream& strea
   const auto stored = StoredModel::open(folder);
   const auto tiers = choose_tiers(folder, stored.config(), o.tiers);
   const auto family = family_of(stored, folder);
-  auto points = measure_costs(stored, model, family, tiers, stream, o.device.engine(), o.latency);
+  auto points =
+      measure_costs(stored, model, family, tiers, stream, o.measurement.device.engine(), o.measurement.latency);
   std::string fingerprint;
-  if (!o.data.empty()) {
-    const auto most = o.windows > 0 ? o.windows * o.context + 1 : std::numeric_limits<std::int64_t>::max();
-    const auto text =
-        EvaluationText::open(o.data, folder, o.tokenizer, static_cast<TokenId>(stored.config().eos_token_id), most);
-    Engine engine(stored, stream, o.device.engine());
-    const auto report = measure_perplexity(
-        engine, text,
-        {.tiers = tiers, .context = o.context, .windows = o.windows, .full_parameters = family.full_parameters});
-    fingerprint = text.fingerprint();
-    add_quality(points, report);
-    frontier.data = text.name();
-    frontier.context = report.context;
-    frontier.tokens = report.tokens;
-  }
+  if (!o.measurement.data.empty())
+    fingerprint = o.measurement.add_perplexity(stored, folder, tiers, stream, frontier, points);
   frontier.provenance = provenance_of(stored, folder, std::move(fingerprint), kLatencySeed);
   if (o.models.size() > 1) frontier.provenance.model_hash.clear(), frontier.provenance.stage.clear();
   frontier.points.insert(frontier.points.end(), points.begin(), points.end());
@@ -64,11 +48,8 @@ void print_table(const Frontier& frontier) {
 
 void run(const FrontierOptions& o) {
   for (const auto& path : {o.csv, o.svg}) check_output_file(path);
-  OpenDevice device(o.device);
-  auto* cpu = device.stream.cpu();
-  Frontier frontier{.depth = o.latency.depth,
-                    .threads = cpu ? cpu->pool().threads() : 1,
-                    .processor = cpu ? this_processor().model : device.stream.description()};
+  OpenDevice device(o.measurement.device);
+  auto frontier = o.measurement.begin(device.stream);
   for (const auto& model : o.models) add_model(o, model, device.stream, frontier);
   for (const auto& file : o.quality) {
     if (add_quality(frontier, quality_figures(read_json(file), file.string())) == 0)
@@ -96,21 +77,10 @@ void add_frontier(Verb& app) {
   auto* verb = app.add_subcommand("frontier", "quality, size, latency and memory of every tier on this machine");
   auto o = std::make_shared<FrontierOptions>();
   verb->add_option("MODEL", o->models, "a run, a family, or several model folders")->required();
-  verb->add_option("--data", o->data, "measure quality too: a prepared dataset, or files of text");
   verb->add_option("--quality", o->quality,
                    "results of `essh evaluate ... --json`: a column for each of their figures");
   verb->add_option("--tiers", o->tiers, "all, or some: T1,T4,xi=0.3,18x1792")->delimiter(',')->capture_default_str();
-  add_number(*verb, "--context", o->context, "tokens a window predicts, from nothing", 1, std::int64_t{1} << 24)
-      ->capture_default_str();
-  add_number(*verb, "--windows", o->windows, "only the first so many (default: all)", 1, std::int64_t{1} << 32);
-  add_number(*verb, "--depth", o->latency.depth, "tokens read before decoding is timed; also the timed prompt", 1,
-             Index{1} << 24)
-      ->capture_default_str();
-  add_number(*verb, "--steps", o->latency.steps, "timed decoding steps", 1, 1 << 20)->capture_default_str();
-  add_number(*verb, "--rounds", o->latency.rounds, "over all tiers, that share the steps; the best counts", 1, 1 << 20)
-      ->capture_default_str();
-  verb->add_option("--tokenizer", o->tokenizer, "a tokenizer for text files, when the model folder has none");
-  o->device.add_to(*verb);
+  o->measurement.add_to(*verb, "measure quality too");
   verb->add_option("--csv", o->csv, "also write the table to this file")->type_name("FILE");
   verb->add_option("--svg", o->svg, "also draw it to this file")->type_name("FILE");
   verb->add_flag("--json", o->json, "print JSON");

@@ -1,14 +1,12 @@
 #include "essh/evaluate/plan.h"
 
 #include <cmath>
-#include <limits>
 #include <memory>
 
-#include "apps/essh/device_options.h"
+#include "apps/essh/measurement_options.h"
 #include "apps/essh/number_option.h"
 #include "apps/essh/verbs.h"
 #include "essh/base/json.h"
-#include "essh/base/machine.h"
 #include "essh/base/progress.h"
 #include "essh/base/units.h"
 #include "essh/config/fields.h"
@@ -19,12 +17,9 @@ namespace {
 namespace fs = std::filesystem;
 
 struct PlanOptions {
-  std::string model, memory, file, latency, tokenizer;
-  std::vector<fs::path> data;
-  std::int64_t context = kDefaultContext, windows = 0;
+  std::string model, memory, file, latency;
   Budget budget;
-  LatencyOptions measured;
-  DeviceOptions device;
+  MeasurementOptions measurement;
   bool json = false;
 };
 
@@ -37,48 +32,41 @@ Budget budget_of(const PlanOptions& o) {
   return budget;
 }
 
-// Perplexity of the chosen capacity, and of the whole family to compare it with.
+// Measures the perplexity of the chosen capacity and of the largest one, which every plan has measured.
 void add_perplexity(const PlanOptions& o, const StoredModel& stored, const fs::path& folder, Stream& stream,
-                    Frontier& frontier, FrontierPoint& point) {
-  const auto most = o.windows > 0 ? o.windows * o.context + 1 : std::numeric_limits<std::int64_t>::max();
-  const auto text =
-      EvaluationText::open(o.data, folder, o.tokenizer, static_cast<TokenId>(stored.config().eos_token_id), most);
-  std::vector<Tier> tiers = {{point.tier, 0, {point.channels, point.ffn}}};
-  const Tier full{"full", 1, full_capacity(stored.config())};
-  if (full.capacity != tiers[0].capacity) tiers.push_back(full);
-  Engine engine(stored, stream, o.device.engine());
-  const auto report = measure_perplexity(engine, text,
-                                         {.tiers = tiers,
-                                          .context = o.context,
-                                          .windows = o.windows,
-                                          .full_parameters = family_of(stored, folder).full_parameters});
-  auto first = report;
-  first.tiers.resize(1);
-  add_quality({&point, 1}, first);
-  point.nll_difference = report.tiers.front().nll - report.tiers.back().nll;
-  frontier.data = text.name();
-  frontier.context = report.context;
-  frontier.tokens = report.tokens;
-  frontier.provenance.data_fingerprint = text.fingerprint();
+                    Frontier& frontier, std::size_t chosen) {
+  std::vector<std::size_t> places = {chosen};
+  if (chosen + 1 < frontier.points.size()) places.push_back(frontier.points.size() - 1);
+  std::vector<FrontierPoint> points;
+  std::vector<Tier> tiers;
+  for (const auto i : places) {
+    points.push_back(frontier.points[i]);
+    tiers.push_back({points.back().tier, 0, {points.back().channels, points.back().ffn}});
+  }
+  frontier.provenance.data_fingerprint = o.measurement.add_perplexity(stored, folder, tiers, stream, frontier, points);
+  for (std::size_t i = 0; i < places.size(); ++i) frontier.points[places[i]] = points[i];
+  compare_with_full(frontier);
 }
 
-void print(const PlanOptions& o, const Frontier& frontier, const Plan& plan, const Budget& budget) {
+void print(const PlanOptions& o, const Frontier& frontier, std::size_t chosen, const Budget& budget) {
   fmt::print("{}, {} threads, decoding at depth {}\n\n", frontier.processor, frontier.threads, frontier.depth);
   fmt::print("{:<12} {:>12} {:>9} {:>9} {:>9} {:>13}  {}\n", "capacity", "parameters", "memory", "file", "ms/token",
              "prefill tok/s", "");
-  for (std::size_t i = 0; i < plan.points.size(); ++i) {
-    const auto& p = plan.points[i];
+  for (std::size_t i = 0; i < frontier.points.size(); ++i) {
+    const auto& p = frontier.points[i];
     const auto over = excess(p, budget);
     fmt::print("{:<12} {:>12} {:>9} {:>9} {:>9.3f} {:>13.0f}  {}\n", p.tier, p.parameters,
                format_bytes(static_cast<double>(memory_of(p, budget.sequences))),
                format_bytes(static_cast<double>(p.file_bytes)), p.latency.decode_ms, p.latency.prefill_rate,
-               plan.chosen == i ? "<- the largest within the limits" : over);
+               chosen == i ? "<- the largest within the limits" : over);
   }
-  const auto& p = plan.points[*plan.chosen];
-  if (p.perplexity > 0)
-    fmt::print("\nperplexity {:.3f} of {} tokens of {}, {:+.4f} nats a token from the full capacity\n", p.perplexity,
-               frontier.tokens, frontier.data, *p.nll_difference);
-  if (plan.points.size() == 1 && p.tier == "full") {
+  const auto& p = frontier.points[chosen];
+  if (p.perplexity > 0) {
+    fmt::print("\nperplexity {:.3f} of {} tokens of {}", p.perplexity, frontier.tokens, frontier.data);
+    if (p.nll_difference) fmt::print(", {:+.4f} nats a token from the full capacity", *p.nll_difference);
+    fmt::print("\n");
+  }
+  if (frontier.points.size() == 1 && p.tier == "full") {
     fmt::print("\nThe model has one capacity, and it keeps within the limits.\n");
     return;
   }
@@ -94,37 +82,41 @@ void run(const PlanOptions& o) {
   const auto stored = StoredModel::open(folder);
   const auto family = family_of(stored, folder);
   const auto capacities = planned_capacities(stored.config());
-  OpenDevice device(o.device);
-  auto* cpu = device.stream.cpu();
-  Frontier frontier{.depth = o.measured.depth,
-                    .threads = cpu ? cpu->pool().threads() : 1,
-                    .processor = cpu ? this_processor().model : device.stream.description()};
+  OpenDevice device(o.measurement.device);
+  const auto measure = [&](const std::vector<Tier>& tiers, const LatencyOptions& options,
+                           const LatencyProgress& progress) {
+    return measure_costs(stored, o.model, family, tiers, device.stream, o.measurement.device.engine(), options,
+                         progress);
+  };
+  auto quickly = o.measurement.latency;
+  quickly.steps = std::max(1, quickly.steps / quickly.rounds);
+  quickly.rounds = 1;
+  // The first measurement of a process also counts memory that the process keeps, so its result is dropped.
+  measure({capacities.front()}, quickly, [](int, const Tier&) {});
   // A binary search, then three capacities with all rounds; sometimes more.
-  const double expected = std::ceil(std::log2(static_cast<double>(capacities.size()))) + 1 + 3 * o.measured.rounds;
+  const double expected =
+      std::ceil(std::log2(static_cast<double>(capacities.size()))) + 1 + 3 * o.measurement.latency.rounds;
   double begun = 0;
   Progress progress("measure", expected, "rounds");
   auto plan = make_plan(capacities, budget, [&](const std::vector<Tier>& tiers, bool quick) {
-    auto options = o.measured;
-    if (quick) {
-      options.steps = std::max(1, options.steps / options.rounds);
-      options.rounds = 1;
-    }
-    return measure_costs(stored, o.model, family, tiers, device.stream, o.device.engine(), options,
-                         [&](int, const Tier& tier) { progress.update(std::min(begun++, expected), tier.name); });
+    return measure(tiers, quick ? quickly : o.measurement.latency,
+                   [&](int, const Tier& tier) { progress.update(std::min(begun++, expected), tier.name); });
   });
+  progress.update(expected);
   progress.finish();
   if (!plan.chosen) {
     const auto& least = plan.points.front();
     fail(ErrorKind::Unsupported, "{}: no capacity keeps within the limits; the smallest, {}, exceeds them: {}", o.model,
          least.tier, excess(least, budget));
   }
+  auto frontier = o.measurement.begin(device.stream);
   frontier.provenance = provenance_of(stored, folder, {}, kLatencySeed);
-  auto& chosen = plan.points[*plan.chosen];
-  if (!o.data.empty()) add_perplexity(o, stored, folder, device.stream, frontier, chosen);
-  if (!o.json) return print(o, frontier, plan, budget);
-  frontier.points = plan.points;
+  frontier.points = std::move(plan.points);
+  if (!o.measurement.data.empty()) add_perplexity(o, stored, folder, device.stream, frontier, *plan.chosen);
+  if (!o.json) return print(o, frontier, *plan.chosen, budget);
   auto json = to_json(frontier);
   auto limits = budget;
+  const auto& chosen = frontier.points[*plan.chosen];
   json["limits"] = write_fields(limits);
   json["chosen"] = {{"tier", chosen.tier},
                     {"channels", chosen.channels},
@@ -147,19 +139,7 @@ void add_plan(Verb& app) {
   add_number(*verb, "--min-prefill", o->budget.prefill_rate, "prompt tokens per second", 0, 1e12);
   add_number(*verb, "--sequences", o->budget.sequences, "whose states the memory holds at once", 1, Index{1} << 24)
       ->capture_default_str();
-  verb->add_option("--data", o->data, "measure the chosen capacity's perplexity: a prepared dataset, or files of text");
-  add_number(*verb, "--context", o->context, "tokens a window predicts, from nothing", 1, std::int64_t{1} << 24)
-      ->capture_default_str();
-  add_number(*verb, "--windows", o->windows, "only the first so many (default: all)", 1, std::int64_t{1} << 32);
-  verb->add_option("--tokenizer", o->tokenizer, "a tokenizer for text files, when the model folder has none");
-  add_number(*verb, "--depth", o->measured.depth, "tokens read before decoding is timed; also the timed prompt", 1,
-             Index{1} << 24)
-      ->capture_default_str();
-  add_number(*verb, "--steps", o->measured.steps, "timed decoding steps of a capacity", 1, 1 << 20)
-      ->capture_default_str();
-  add_number(*verb, "--rounds", o->measured.rounds, "that share the steps; the best counts", 1, 1 << 20)
-      ->capture_default_str();
-  o->device.add_to(*verb);
+  o->measurement.add_to(*verb, "measure the perplexity of the chosen capacity");
   verb->add_flag("--json", o->json, "print JSON");
   verb->footer(
       "Example: essh plan runs/tiny --max-memory 300MB --max-file 3MB --data heldout.txt\n         essh plan runs/370m "

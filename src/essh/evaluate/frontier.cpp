@@ -114,18 +114,18 @@ std::string Frontier::label(const FrontierPoint& point) const {
 
 std::vector<FrontierPoint> measure_costs(const StoredModel& stored, const std::string& model, const Family& family,
                                          const std::vector<Tier>& tiers, Stream& stream, EngineOptions engine,
-                                         const LatencyOptions& options, const LatencyProgress& tell) {
-  std::optional<Progress> progress;
-  if (!tell)
-    progress.emplace("time", static_cast<double>(tiers.size() * static_cast<std::size_t>(options.rounds)), "tiers");
+                                         const LatencyOptions& options, const LatencyProgress& progress) {
+  std::optional<Progress> line;
+  if (!progress)
+    line.emplace("time", static_cast<double>(tiers.size() * static_cast<std::size_t>(options.rounds)), "tiers");
   double begun = 0;
   const auto latencies = measure_latencies(stored, tiers, stream, engine, options, [&](int round, const Tier& tier) {
-    if (tell)
-      tell(round, tier);
+    if (progress)
+      progress(round, tier);
     else
-      progress->update(begun++, tier.name);
+      line->update(begun++, tier.name);
   });
-  if (progress) progress->finish();
+  if (line) line->finish();
   std::vector<FrontierPoint> points;
   for (std::size_t i = 0; i < tiers.size(); ++i) {
     const auto& tier = tiers[i];

@@ -92,10 +92,11 @@ void fields(Visitor& visit, Frontier& f) {
   visit("provenance", f.provenance, Field{.help = "what it was measured with"});
 }
 
-// Measures the costs of some tiers of one model. Shows its progress, unless it is asked to tell it.
+// Measures the costs of some tiers of one model. Calls `progress` before each round of a tier; without it, draws a
+// progress line.
 std::vector<FrontierPoint> measure_costs(const StoredModel& stored, const std::string& model, const Family& family,
                                          const std::vector<Tier>& tiers, Stream& stream, EngineOptions engine,
-                                         const LatencyOptions& options, const LatencyProgress& tell = {});
+                                         const LatencyOptions& options, const LatencyProgress& progress = {});
 // Adds quality to the points of measure_costs() for the same tiers.
 void add_quality(std::span<FrontierPoint> points, const PerplexityReport& report);
 // Adds each figure to the points of its model and tier. Returns how many figures found a point.

@@ -35,11 +35,13 @@ std::string excess(const FrontierPoint& point, const Budget& budget) {
 std::vector<Tier> planned_capacities(const ModelConfig& config) {
   const auto named = tiers_of(config);
   if (!config.elastic.is_family()) return named;
-  // Finer than any step of the map: a multiple of units, or a channel.
+  // The presets have up to 119 capacities. The map of a family with thousands is sampled.
   constexpr int kSteps = 1 << 14;
+  std::vector<double> budgets = config.elastic.tiers;
+  for (int i = 1; i <= kSteps; ++i) budgets.push_back(static_cast<double>(i) / kSteps);
+  std::ranges::sort(budgets);
   std::vector<Tier> all;
-  for (int i = 1; i <= kSteps; ++i) {
-    const double budget = static_cast<double>(i) / kSteps;
+  for (const double budget : budgets) {
     const auto capacity = capacity_at(config, budget);
     if (!all.empty() && all.back().capacity == capacity) continue;
     const auto known = std::ranges::find(named, capacity, &Tier::capacity);

@@ -49,8 +49,9 @@ struct Plan {
   std::optional<std::size_t> chosen;  // the largest that keeps within the budget
 };
 
-// Finds the largest capacity within a budget. A larger capacity is taken to cost more: after a binary search with
-// single rounds, the capacities around its result are measured again with all rounds, side by side, which decides.
+// Finds the largest capacity within a budget, assuming that costs grow with capacity. A binary search with single
+// rounds finds where the limits are reached; the capacities there are measured again side by side, and all rounds
+// decide. The largest capacity is always measured.
 Plan make_plan(const std::vector<Tier>& capacities, const Budget& budget, const MeasureCapacities& measure);
 
 }  // namespace essh
