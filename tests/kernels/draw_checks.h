@@ -150,14 +150,16 @@ struct DrawBatch {
   // Log-probabilities of a draw and its alternatives, to the rounding of float32.
   void expect_scored(std::size_t i, DrawnToken drawn, std::span<const DrawnToken> top) const {
     const auto logits_of = row(i);
-    const auto near = [&](DrawnToken one) {
-      const float exact = clipped_logprob(reference::logprob(logits_of, one.token));
-      EXPECT_NEAR(one.logprob, exact, 2e-6 * std::max(1.0f, std::abs(exact))) << name(i) << ", token " << one.token;
-    };
     if (options[i].alternatives < 0 || drawn.token < 0) {
       EXPECT_EQ(drawn.logprob, 0) << name(i);
       return;
     }
+    const double all = reference::log_sum_exp(logits_of);
+    const auto near = [&](DrawnToken one) {
+      const auto logit = static_cast<double>(logits_of[static_cast<std::size_t>(one.token)]);
+      const float exact = clipped_logprob(logit - all);
+      EXPECT_NEAR(one.logprob, exact, 2e-6 * std::max(1.0f, std::abs(exact))) << name(i) << ", token " << one.token;
+    };
     near(drawn);
     std::vector<LogitKey> sorted;
     for (std::size_t t = 0; t < logits_of.size(); ++t) {

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "essh/device/stream.h"
+#include "tests/kernels/cuda/cases.h"
 #include "tests/kernels/random_matrix.h"
 
 namespace essh {

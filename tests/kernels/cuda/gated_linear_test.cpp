@@ -9,6 +9,7 @@ namespace {
 // overwrite the gates, like in the model.
 template <class T>
 void check_gated(Index rows, Index units, Index inner, Index gap, bool stacked, bool in_place, bool all_kept) {
+  if (!next_case()) return;
   Rng rng(47);
   StridedMatrix<double> x(rows, inner, gap), stored(2 * units, inner, gap), both(rows, 2 * units, gap),
       hidden(rows, units, gap);

@@ -33,9 +33,10 @@ TEST(GemmCuda, AgreesWithTheCpu) {
         for (const double beta : {0.0, 1.0}) {
           for (const bool separate : {false, true}) {
             for (const Index gap : {0, 8, 3}) {
-              check_gemm<float, float>(rows, columns, inner, turn_a, turn_b, beta, separate, gap);
-              check_gemm<BFloat16, BFloat16>(rows, columns, inner, turn_a, turn_b, beta, separate, gap);
-              check_gemm<BFloat16, float>(rows, columns, inner, turn_a, turn_b, beta, separate, gap);
+              if (next_case()) check_gemm<float, float>(rows, columns, inner, turn_a, turn_b, beta, separate, gap);
+              if (next_case())
+                check_gemm<BFloat16, BFloat16>(rows, columns, inner, turn_a, turn_b, beta, separate, gap);
+              if (next_case()) check_gemm<BFloat16, float>(rows, columns, inner, turn_a, turn_b, beta, separate, gap);
             }
           }
         }

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "essh/device/stream.h"
+#include "tests/kernels/cuda/cases.h"
 #include "tests/kernels/random_matrix.h"
 
 namespace essh {

@@ -59,8 +59,8 @@ inline std::int32_t draw_token(std::span<const float> logits, const DrawOptions&
   return -1;
 }
 
-// log p of a token before any change, in double from the softmax itself.
-inline double logprob(std::span<const float> logits, std::int32_t token) {
+// log of the sum of exp of all logits but NaN, in double.
+inline double log_sum_exp(std::span<const float> logits) {
   std::vector<double> numbers;
   for (const float logit : logits) {
     if (!std::isnan(logit)) numbers.push_back(static_cast<double>(logit));
@@ -68,7 +68,7 @@ inline double logprob(std::span<const float> logits, std::int32_t token) {
   const double largest = *std::max_element(numbers.begin(), numbers.end());
   double sum = 0;
   for (const double number : numbers) sum += std::exp(number - largest);
-  return static_cast<double>(logits[static_cast<std::size_t>(token)]) - largest - std::log(sum);
+  return largest + std::log(sum);
 }
 
 }  // namespace essh::reference
