@@ -1,6 +1,7 @@
-"""Calling the binary under test, for the programs of this folder."""
+"""Calling the binary under test, and a model for it, for the programs of this folder."""
 import json
 import os
+import pathlib
 import resource
 import subprocess
 
@@ -34,3 +35,17 @@ def essh_json(*arguments, **options):
         raise AssertionError(f"essh {' '.join(map(str, arguments))} ended with {result.returncode}: "
                              f"{result.stderr.decode(errors='replace')}")
     return json.loads(result.stdout)
+
+
+def byte_model(model, seed=3):
+    """Makes the folder of an untrained tiny family whose tokens are bytes; its tokenizer.json also lies beside it."""
+    model = pathlib.Path(model)
+    tokenizer = model.parent / "tokenizer.json"
+    commands = [("init", "tiny", "-o", model, "--seed", seed, "--vocab-size", 257, "--tokenizer", tokenizer)]
+    if not tokenizer.exists():
+        commands.insert(0, ("tokenizer", "convert", "--tokenizer", "bytes", "-o", tokenizer))
+    for command in commands:
+        made = essh(*command)
+        if made.returncode != 0:
+            raise AssertionError(made.stderr.decode(errors="replace"))
+    return model

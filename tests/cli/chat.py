@@ -14,7 +14,7 @@ import termios
 import time
 import unittest
 
-from _command import ESSH, EXIT_USAGE, essh
+from _command import ESSH, EXIT_USAGE, byte_model, essh
 
 PATIENCE_S = 120  # a limit for hangs, never a measurement
 PROMPT = "> "
@@ -86,10 +86,7 @@ class Chat(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         cls.folder = pathlib.Path(tempfile.mkdtemp(prefix="essh-cli-"))
-        cls.model = cls.folder / "family"
-        tokenizer = cls.folder / "tokenizer.json"
-        assert essh("tokenizer", "convert", "--tokenizer", "bytes", "-o", tokenizer).returncode == 0
-        assert essh("init", "tiny", "-o", cls.model, "--seed", 3, "--vocab-size", 257, "--tokenizer", tokenizer).returncode == 0
+        cls.model = byte_model(cls.folder / "family")
 
     @classmethod
     def tearDownClass(cls):

@@ -9,7 +9,7 @@ import tempfile
 import time
 import unittest
 
-from _command import ESSH, EXIT_BAD_FILE, HANGS, essh
+from _command import ESSH, EXIT_BAD_FILE, HANGS, byte_model, essh
 
 
 def stopped_after(size, *arguments):
@@ -30,12 +30,7 @@ class EvaluateJournal(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         cls.folder = pathlib.Path(tempfile.mkdtemp(prefix="essh-cli-"))
-        assert essh("tokenizer", "convert", "--tokenizer", "bytes", "-o", cls.folder / "tokenizer.json").returncode == 0
-        cls.models = []
-        for seed in (3, 4):
-            cls.models.append(cls.folder / f"model-{seed}")
-            made = essh("init", "tiny", "-o", cls.models[-1], "--seed", seed, "--vocab-size", 257, "--tokenizer", cls.folder / "tokenizer.json")
-            assert made.returncode == 0, made.stderr
+        cls.models = [byte_model(cls.folder / f"model-{seed}", seed) for seed in (3, 4)]
         rng = random.Random(6)
         cls.texts = []
         for name in ("first", "second"):

@@ -10,7 +10,7 @@ import xml.etree.ElementTree
 
 import numpy
 
-from _command import EXIT_USAGE, essh, essh_json
+from _command import EXIT_USAGE, byte_model, essh, essh_json
 
 LENGTHS, WINDOWS, BINS = (24, 70), 5, 7
 
@@ -19,10 +19,7 @@ class EvaluateLength(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         cls.folder = pathlib.Path(tempfile.mkdtemp(prefix="essh-cli-"))
-        assert essh("tokenizer", "convert", "--tokenizer", "bytes", "-o", cls.folder / "tokenizer.json").returncode == 0
-        cls.model = cls.folder / "model"
-        result = essh("init", "tiny", "-o", cls.model, "--seed", 3, "--vocab-size", 257, "--tokenizer", cls.folder / "tokenizer.json")
-        assert result.returncode == 0, result.stderr
+        cls.model = byte_model(cls.folder / "model")
         rng = random.Random(6)
         cls.text = cls.folder / "text.txt"
         # Three windows of the longer length and not the fourth.

@@ -10,7 +10,7 @@ import tempfile
 import termios
 import unittest
 
-from _command import ESSH, EXIT_USAGE, HANGS, essh, essh_json
+from _command import ESSH, EXIT_USAGE, HANGS, byte_model, essh, essh_json
 
 EXIT_INTERRUPTED = 75
 
@@ -19,10 +19,7 @@ class Generate(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         cls.folder = pathlib.Path(tempfile.mkdtemp(prefix="essh-cli-"))
-        cls.model = cls.folder / "model"
-        tokenizer = cls.folder / "tokenizer.json"
-        assert essh("tokenizer", "convert", "--tokenizer", "bytes", "-o", tokenizer).returncode == 0
-        assert essh("init", "tiny", "-o", cls.model, "--seed", 3, "--vocab-size", 257, "--tokenizer", tokenizer).returncode == 0
+        cls.model = byte_model(cls.folder / "model")
         assert essh("export", cls.model, "--tier", "T4,xi=0.1,7x100", "-o", cls.folder / "exports").returncode == 0
 
     @classmethod

@@ -5,7 +5,7 @@ import shutil
 import tempfile
 import unittest
 
-from _command import EXIT_UNSUPPORTED, EXIT_USAGE, essh, essh_json
+from _command import EXIT_UNSUPPORTED, EXIT_USAGE, byte_model, essh, essh_json
 
 SHORT = ("--depth", 8, "--steps", 4, "--rounds", 2)
 
@@ -14,10 +14,7 @@ class Plan(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         cls.folder = pathlib.Path(tempfile.mkdtemp(prefix="essh-cli-"))
-        assert essh("tokenizer", "convert", "--tokenizer", "bytes", "-o", cls.folder / "tokenizer.json").returncode == 0
-        cls.model = cls.folder / "family"
-        made = essh("init", "tiny", "-o", cls.model, "--seed", 3, "--vocab-size", 257, "--tokenizer", cls.folder / "tokenizer.json")
-        assert made.returncode == 0, made.stderr
+        cls.model = byte_model(cls.folder / "family")
         rng = random.Random(6)
         cls.text = cls.folder / "text.txt"
         cls.text.write_text("".join(rng.choice("abcdef ,.") for _ in range(400)))

@@ -12,7 +12,7 @@ import sys
 import tempfile
 import unittest
 
-from _command import EXIT_USAGE, essh, essh_json
+from _command import EXIT_USAGE, byte_model, essh, essh_json
 from _server import PATIENCE_S, Server
 
 EXIT_UNSUPPORTED = 4
@@ -35,10 +35,7 @@ class Serve(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         cls.folder = pathlib.Path(tempfile.mkdtemp(prefix="essh-cli-"))
-        cls.model = cls.folder / "family"
-        tokenizer = cls.folder / "tokenizer.json"
-        assert essh("tokenizer", "convert", "--tokenizer", "bytes", "-o", tokenizer).returncode == 0
-        assert essh("init", "tiny", "-o", cls.model, "--seed", 3, "--vocab-size", 257, "--tokenizer", tokenizer).returncode == 0
+        cls.model = byte_model(cls.folder / "family")
         # Bits are compared with those of other commands: no prompt starts from a state that was cut elsewhere.
         cls.server = Server(cls.model, "--cache", 0)
 

@@ -183,11 +183,12 @@ constexpr bool streamed_formats(TileFormat layers, TileFormat head) {
 // run. Needs sm_90.
 struct StreamedLimits {
   int workers = 0, sequences = 0;
-  // Most sequences of a step that is faster than separate kernels, where the step's weights take kLargeStep bytes or
-  // more. A step of smaller weights is faster with any number.
+  // Up to how many sequences a step whose weights take kLargeStep bytes or more runs as one kernel. A smaller one does
+  // with any number.
   int faster_if_large = 0;
 };
-// Below the 3.06 GB of 1.5b, the only size at which separate kernels were faster by measurement.
+// Below the 3.06 GB of 1.5b, whose tiers T1, T4 and T7 gain nothing as separate kernels. 370m would, with seven and
+// eight sequences (docs/performance.md, "Five to eight").
 inline constexpr Index kLargeStep = 3'000'000'000;
 template <class T>
 StreamedLimits streamed_limits(cuda::Stream&, Index widest, Index layers, TileFormat format);

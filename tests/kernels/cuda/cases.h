@@ -6,9 +6,8 @@
 
 namespace essh {
 
-// Tests that go through hundreds of cases run all of them, or with ESSH_EVERY_NTH_CASE=n one of n, for tools under
-// which a kernel takes a hundred times as long. An n without common factors with the lengths of a test's loops meets
-// every value of each.
+// Tests that go through hundreds of cases run all of them, or with ESSH_EVERY_NTH_CASE=n every n-th, for tools under
+// which kernels are slow. An n without common factors with the lengths of a test's loops meets every value of each.
 inline int every_nth_case() {
   static const int n = [] {
     const char* value = std::getenv("ESSH_EVERY_NTH_CASE");
