@@ -23,9 +23,7 @@ class StreamedModel {
 
   // Most sequences of one step, and those up to which a step is faster than kernel by kernel.
   Index sequences() const { return limits_.sequences; }
-  Index faster_up_to() const {
-    return streams_.size() >= kLargeStep ? limits_.faster_if_large : Index{kStreamedSequences};
-  }
+  Index faster_up_to() const { return limits_.faster_pairs / config_.spectral_channels; }
   // "q8", "q4" or "fp8" if the step reads codes, else empty.
   std::string_view quantisation() const;
 

@@ -1,5 +1,6 @@
 #pragma once
 #include <array>
+#include <limits>
 #include <vector>
 
 #include "essh/kernels/largest_logit.h"
@@ -183,13 +184,9 @@ constexpr bool streamed_formats(TileFormat layers, TileFormat head) {
 // run. Needs sm_90.
 struct StreamedLimits {
   int workers = 0, sequences = 0;
-  // Up to how many sequences a step whose weights take kLargeStep bytes or more runs as one kernel. A smaller one does
-  // with any number.
-  int faster_if_large = 0;
+  // Up to how many pairs of a spectral channel and a sequence a step is faster than kernel by kernel.
+  Index faster_pairs = std::numeric_limits<Index>::max();
 };
-// Below the 3.06 GB of 1.5b, whose tiers T1, T4 and T7 gain nothing as separate kernels. 370m would, with seven and
-// eight sequences (docs/performance.md, "Five to eight").
-inline constexpr Index kLargeStep = 3'000'000'000;
 template <class T>
 StreamedLimits streamed_limits(cuda::Stream&, Index widest, Index layers, TileFormat format);
 
