@@ -9,6 +9,7 @@
 #include "essh/base/json.h"
 #include "essh/base/log.h"
 #include "essh/base/units.h"
+#include "essh/base/utf8.h"
 #include "essh/model/cost.h"
 #include "essh/store/provenance.h"
 #include "essh/store/run_folder.h"
@@ -32,7 +33,10 @@ struct ExportVerbOptions {
 
 std::vector<Tier> wanted_tiers(const ExportVerbOptions& o, const fs::path& folder, const ModelConfig& config) {
   std::vector<Tier> tiers;
-  if (o.all == "all") tiers = tiers_of(config);
+  if (o.all == "all")
+    tiers = tiers_of(config);
+  else if (!o.all.empty())
+    fail(ErrorKind::Usage, "export: {} is not the word all; a tier is named with --tier", in_quotes(o.all));
   for (const auto& name : o.tiers) tiers.push_back(find_tier(folder, config, name));
   if (o.budget > 0) tiers.push_back(find_tier(folder, config, fmt::format("xi={}", o.budget)));
   if (config.has(MixerKind::Spectral) && (o.channels > 0) != (o.ffn > 0))
@@ -111,8 +115,7 @@ void add_export(Verb& app) {
   auto* verb = app.add_subcommand("export", "write one, several or all capacities as standalone model folders");
   auto o = std::make_shared<ExportVerbOptions>();
   verb->add_option("MODEL", o->model, "a family (model folder), or a run")->required();
-  verb->add_option("all", o->all, "the word all: every named tier, each in a folder of its own under OUT")
-      ->one_of({"all"});
+  verb->add_option("all", o->all, "the word all: every named tier, each in a folder of its own under OUT");
   verb->add_option("--tier", o->tiers, "named tiers, e.g. T4 or T1,T4")->delimiter(',');
   add_number(*verb, "--xi", o->budget, "a budget for the two-rate map", 1e-6, 1);
   add_number(*verb, "--channels", o->channels, "spectral channels to keep", 1, 1 << 24);

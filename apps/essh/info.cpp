@@ -97,7 +97,8 @@ std::vector<Tier> tiers_to_show(const ModelConfig& config, const std::optional<F
 void info(const InfoOptions& o) {
   std::optional<FolderFacts> facts;
   if (fs::is_directory(o.what)) facts = facts_of(model_of_run(o.what));
-  const auto config = facts ? read_config(facts->folder) : preset(o.what);
+  const bool is_path = o.what.find('/') != std::string::npos;
+  const auto config = facts ? read_config(facts->folder) : is_path ? read_config(o.what) : preset(o.what);
   Json tiers = Json::array();
   if (!o.json) {
     fmt::print("{}: {} blocks ({}), width {}, vocabulary {}\n", o.what, config.num_hidden_layers, mixers_of(config),

@@ -107,6 +107,19 @@ class ModelFolder(unittest.TestCase):
         self.assertIn(b"not finite", refused.stderr)
         self.assertNotIn(b"values that are not finite", essh(*call, "--force").stderr)
 
+    def test_what_is_not_there_is_named(self):
+        none = self.folder / "none"
+        for command in ("info", none), ("verify", none), ("verify", none, "--parent", self.family), ("logits", none, "--tokens", none, "--out", none), \
+                ("generate", none, "-p", "a"), ("export", none, "all", "-o", self.folder / "of-none"), ("verify", self.family, "--parent", none):
+            with self.subTest(command=command):
+                result = essh(*command)
+                self.assertIn(result.returncode, (EXIT_USAGE, EXIT_BAD_FILE))
+                self.assertIn(f"{none}: there is no such folder", (result.stdout + result.stderr).decode())
+        result = essh("export", self.family, "T4", "-o", self.folder / "of-none")
+        self.assertEqual(result.returncode, EXIT_USAGE)
+        self.assertIn('"T4" is not the word all; a tier is named with --tier', result.stderr.decode())
+        self.assertFalse((self.folder / "of-none").exists())
+
     def test_verify_refuses_a_precision_of_another_device(self):
         result = essh("verify", self.folder / "f32" / "T4", "--parent", self.family, "--precision", "bf16")
         self.assertEqual(result.returncode, EXIT_USAGE)

@@ -245,6 +245,10 @@ Verification verify_model(const fs::path& folder, const std::optional<fs::path>&
       return false;
     }
   };
+  if (!fs::is_directory(folder)) {
+    check("folder", [&]() -> std::string { fail(ErrorKind::BadFile, "there is no such folder"); });
+    return result;
+  }
   check("hashes", [&] {
     std::vector<std::string> required = {"config.json"};
     auto problems = check_manifest(folder, required);

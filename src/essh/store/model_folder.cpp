@@ -60,6 +60,7 @@ bool is_scale(const std::string& name, const std::vector<ModelTensor>& list, con
 }  // namespace
 
 ModelConfig read_config(const fs::path& folder) {
+  if (!fs::exists(folder)) fail(ErrorKind::BadFile, "{}: there is no such folder", folder.string());
   if (!fs::is_directory(folder))
     fail(ErrorKind::BadFile, "{}: not a model folder; `essh init` makes one", folder.string());
   const auto path = folder / "config.json";
