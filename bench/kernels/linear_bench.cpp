@@ -21,7 +21,7 @@ void linear(benchmark::State& state) {
 BENCHMARK(linear)
     ->ArgNames({"format", "rows", "in", "out"})
     ->ArgsProduct({{static_cast<Index>(Format::F32), static_cast<Index>(Format::BF16), static_cast<Index>(Format::F16)},
-                   {1, 2, 4, 16, 64},
+                   {1, 2, 4, 8, 16, 32, 64},
                    {2048},
                    {50432}})
     ->Unit(benchmark::kMillisecond)

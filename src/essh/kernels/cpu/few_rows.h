@@ -8,7 +8,11 @@
 namespace essh::cpu {
 
 // Up to this many rows, packing a weight costs more than it saves.
+#ifdef __aarch64__
 inline constexpr Index kFewRows = 16;
+#else
+inline constexpr Index kFewRows = 32;
+#endif
 
 // result = x times the weights' transposes, concatenated. Reads each weight once and in place, each thread a range of
 // its rows. Every sum is one chain of fused multiply-adds in the order of the inner index.
