@@ -105,7 +105,7 @@ TYPED_TEST(LinearTest, AgreesWithTheNaiveProduct) {
   cpu::Stream stream(2);
   Rng rng(31);
   for (const Format format : formats<T>()) {
-    for (const Index rows : {0, 1, 2, 3, 4, 5, 6, 7, 8, 13, 16, 17, 64, 65, 200}) {
+    for (const Index rows : {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 13, 16, 17, 24, 31, 32, 33, 64, 65, 200}) {
       for (const auto& [inner, outputs] :
            {std::pair<Index, Index>{1, 1}, {7, 5}, {33, 40}, {64, 64}, {131, 67}, {517, 29}, {0, 9}}) {
         for (const Addend kind : {Addend::None, Addend::Other, Addend::Itself}) {
@@ -190,7 +190,7 @@ TYPED_TEST(LinearTest, ARowHasTheSameBitsInAnyCompany) {
                              .addend = Matrix<const T>(addend.view.middle(r, 1))});
         for (const int threads : {1, 2, 3}) {
           cpu::Stream stream(threads);
-          for (const Index rows : {2, 3, 4, 5, 15, 16, 17, 70}) {
+          for (const Index rows : {2, 3, 4, 5, 9, 15, 16, 17, 29, 32, 33, 70}) {
             StridedMatrix<T> y = addend;
             const Matrix<T> part = y.view.middle(kMost - rows, rows);
             run(stream, Linear<T>{.x = x.view.middle(kMost - rows, rows),
