@@ -12,7 +12,6 @@
 namespace essh {
 namespace {
 
-constexpr TileFormat kCoded[] = {TileFormat::Q8, TileFormat::FP8, TileFormat::Q4};
 constexpr const char* kNames[] = {"plain", "q8", "fp8", "q4"};
 
 template <class E>
@@ -361,16 +360,6 @@ TEST(StreamedStepCuda, ProductsOfEveryFormatAreThoseOfTheReference) {
         }
       }
     }
-  }
-}
-
-TEST(StreamedStepCuda, OnlySomeFormatsCombine) {
-  EXPECT_TRUE(streamed_formats<float>(TileFormat::Plain, TileFormat::Plain));
-  for (const auto format : kCoded) {
-    EXPECT_TRUE(streamed_formats<BFloat16>(format, format == TileFormat::Q4 ? TileFormat::Q8 : format));
-    EXPECT_FALSE(streamed_formats<BFloat16>(format, TileFormat::Plain));
-    EXPECT_FALSE(streamed_formats<BFloat16>(TileFormat::Plain, format));
-    EXPECT_FALSE(streamed_formats<float>(format, format));
   }
 }
 

@@ -18,10 +18,11 @@ constexpr bool kMultipliesByLane = false;
 #endif
 // Rows of x multiplied together, in one pass over a panel. NEON keeps elements of x in registers too.
 constexpr int kTogether = kVectorBytes < 64 ? 4 : 8;
-// With more rows, a panel's columns are widened once for all of them.
+// With more rows of x, a panel's columns are first widened, once for all of them; not on ARM, where that has not been
+// measured.
 constexpr Index kMostInPlace = kMultipliesByLane ? kFewRows : kTogether;
-constexpr Index kPiece = 64;  // columns widened at a time
-constexpr int kTogetherWidened = kVectorBytes < 64 ? 6 : 12;
+constexpr Index kPiece = 64;                                  // columns widened at a time
+constexpr int kTogetherWidened = kVectorBytes < 64 ? 6 : 12;  // rows of x multiplied together by widened columns
 
 // Prefetches a panel into the second-level cache along its rows, as one row if they are contiguous: sequential lines
 // stream fastest.
@@ -177,7 +178,7 @@ Panel find(std::span<const Weight> weights, Index panel) {
   return {};
 }
 
-// columns: of x, group by group; null where rows are read in place.
+// columns: the groups of rows of x (each_group), each column by column; null on ARM and for a single row.
 template <class T, Format format>
 void multiply(Stream& stream, int thread, Matrix<const T> x, const T* columns, const Panel& panel,
               const ProductResult<T>& result) {

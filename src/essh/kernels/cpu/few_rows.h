@@ -14,8 +14,8 @@ inline constexpr Index kFewRows = 16;
 inline constexpr Index kFewRows = 32;
 #endif
 
-// result = x times the weights' transposes, concatenated. Reads each weight once and in place, each thread a range of
-// its rows. Every sum is one chain of fused multiply-adds in the order of the inner index.
+// result = x times the weights' transposes, concatenated. Reads each weight once, each thread a range of its
+// rows, without a packed copy. Every sum is one chain of fused multiply-adds in the order of the inner index.
 template <class T>
 void few_rows(Stream& stream, Matrix<const T> x, std::span<const Weight> weights, const ProductResult<T>& result);
 
